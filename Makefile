@@ -7,7 +7,7 @@ CPU_WHEELS := https://download.pytorch.org/whl/cpu
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
 # A moved or copied folder carries an environment that still points at the old place.
-ifneq ($(shell cat $(STAMP) 2>/dev/null),$(shell pwd))
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(shell pwd -P))
 MOVED := moved
 endif
 
@@ -33,10 +33,10 @@ notebooks: $(SETUP)
 	@$(PYTHON) -m infonce_kernels.lessons.execute
 
 test: $(SETUP)
-	@$(PYTHON) -m pytest -n auto --maxprocesses=4 $(ARGS)
+	@$(PYTHON) -m pytest -n logical --maxprocesses=4 --dist worksteal $(ARGS)
 
 lab: $(SETUP)
-	@$(PYTHON) -m infonce_kernels.lessons.lab
+	@$(PYTHON) -m infonce_kernels.lessons.lab $(ARGS)
 
 sync: $(SETUP)
 	@$(PYTHON) -m infonce_kernels.lessons.sync
@@ -70,6 +70,6 @@ $(STAMP): pyproject.toml constraints.txt $(MOVED)
 	    echo "No nvidia-smi here: asking for PyTorch's CPU build"; \
 	    $(PIP) install --quiet --no-deps --retries 2 --timeout 15 -c constraints.txt \
 	        --extra-index-url $(CPU_WHEELS) torch; }
-	@echo "Installing infonce_kernels with its notebooks and tests"
+	@echo "Installing infonce_kernels and what its notebooks and tests need (a minute or two)"
 	@$(PIP) install --quiet -c constraints.txt -e '.[notebooks,test]'
-	@pwd > $(STAMP)
+	@pwd -P > $(STAMP)

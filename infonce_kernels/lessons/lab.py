@@ -51,8 +51,8 @@ def command(folder: Path, extra: Sequence[str] = ()) -> list[str]:
         "jupyterlab",
         f"--ServerApp.root_dir={folder}",
         f"--ServerApp.kernel_spec_manager_class={ThisInterpreter.__module__}.ThisInterpreter",
-        # It would save an opened notebook into its paired source as well.
-        "--ServerApp.jpserver_extensions={'jupytext': False}",
+        # It would save an opened notebook into its paired source as well (its name changed once).
+        "--ServerApp.jpserver_extensions={'jupytext': False, 'jupyterlab_jupytext': False}",
         *(["--allow-root"] if os.geteuid() == 0 else []),
         *extra,
     ]
