@@ -1,17 +1,21 @@
-"""The loss in PyTorch: the original model, rung v0, and the float64 truth that every rung is held against.
+"""The loss in PyTorch: the original model, rung v0, and the float64 truth.
 
 Definition, for query q_i, its positive p_i, shared negatives n_j and a temperature tau::
 
     s+_i  = cos(q_i, p_i) / tau            each norm clamped on its own at 1e-8
     s-_ij = (q_i . n_j) / tau              a raw dot product: only the positive is normalised
-    loss_i = log(exp(s+_i) + sum_j exp(s-_ij)) - s+_i = softplus(L_i - s+_i),   L_i = logsumexp_j s-_ij
+    L_i    = logsumexp_j s-_ij
+    loss_i = log(exp(s+_i) + sum_j exp(s-_ij)) - s+_i = softplus(L_i - s+_i)
 
-Source: van den Oord et al., "Representation Learning with Contrastive Predictive Coding" (2018), eq. 4.
+Source: van den Oord et al., "Representation Learning with Contrastive Predictive Coding" (2018),
+eq. 4.
 """
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from infonce_kernels.precision import product
 
 MINIMUM_NORM = 1e-8
 
@@ -32,64 +36,81 @@ class Model(nn.Module):
         return F.cross_entropy(logits, target)
 
 
-def truth(query: Tensor, positive: Tensor, negatives: Tensor, temperature: float | Tensor) -> Tensor:
+def truth(
+    query: Tensor, positive: Tensor, negatives: Tensor, temperature: float | Tensor
+) -> Tensor:
     """Each query's loss (B,) in float64 on the CPU, differentiable by autograd: what is right.
 
-    A negative whose logit is -inf is left out, in the value and in the gradients, as if its column were absent.
+    A negative whose logit is -inf is left out, in the value and in the gradients, as if its column
+    were absent.
     """
     query, positive, negatives = (x.to("cpu", torch.float64) for x in (query, positive, negatives))
     if isinstance(temperature, Tensor):
         temperature = temperature.to("cpu", torch.float64).reshape(())
-    losses = [
-        _truth_of_row(q, p, negatives, temperature) for q, p in zip(query, positive, strict=True)
-    ]
-    return torch.stack(losses) if losses else query.sum() * torch.zeros(0, dtype=torch.float64)
-
-
-def _truth_of_row(q: Tensor, p: Tensor, negatives: Tensor, temperature: float | Tensor) -> Tensor:
-    zero = torch.zeros((), dtype=torch.float64)
-    positive_logit = (q @ p) / (_clamped_norm(q) * _clamped_norm(p)) / temperature
-    present = (negatives.detach() @ q.detach()) != -torch.inf
-    logits = negatives[present] @ q / temperature
-    if len(logits) == 0:
-        return zero * positive_logit
+    norms = _clamped_norm(query) * _clamped_norm(positive)
+    positive_logits = (query * positive).sum(1) / norms / temperature
+    present = (query.detach() @ negatives.detach().T) != -torch.inf
+    if present.all():
+        excess = _log_sum_exp(query @ negatives.T / temperature) - positive_logits
+    else:
+        # Row by row: masking columns after the product would leave 0 * inf in its gradient.
+        sums = [
+            _log_sum_exp((negatives[columns] @ q / temperature).unsqueeze(0))
+            for q, columns in zip(query, present, strict=True)
+        ]
+        excess = torch.cat(sums) - positive_logits
     # logaddexp, because softplus of PyTorch turns into the identity past 20.
-    return torch.logaddexp(torch.logsumexp(logits, 0) - positive_logit, zero)
+    return torch.logaddexp(excess, torch.zeros_like(excess))
+
+
+def _log_sum_exp(logits: Tensor) -> Tensor:
+    """Of each row; -inf, with no gradient, where there is no column."""
+    return torch.logsumexp(logits, 1) if logits.shape[1] else logits.sum(1) - torch.inf
 
 
 def _clamped_norm(x: Tensor) -> Tensor:
-    """The norm, or a constant where it is clamped: its gradient must not be 0 / 0 at a zero vector."""
-    squared = x @ x
-    return squared.sqrt() if squared > MINIMUM_NORM**2 else torch.full_like(squared, MINIMUM_NORM)
+    """Each row's norm; a constant where clamped, so that no gradient is 0 / 0 at a zero vector."""
+    squared = x.square().sum(1)
+    clamped = squared <= MINIMUM_NORM**2
+    return torch.where(clamped, MINIMUM_NORM, torch.where(clamped, 1.0, squared).sqrt())
 
 
 class _Losses(torch.autograd.Function):
     """Rung v0: every step an ordinary PyTorch operation, with the gradient in closed form.
 
-    Autograd's own gradient of these steps is wrong at the edges: NaN for a logit of -inf, and the cosine's for
-    0 < norm < 1e-8. The backward below is made of differentiable operations, so second derivatives are right too.
+    Autograd's own gradient of these steps is wrong at the edges: NaN for a logit of -inf, and the
+    cosine's for 0 < norm < 1e-8. The backward below is made of differentiable operations, so second
+    derivatives are right too.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(query: Tensor, positive: Tensor, negatives: Tensor, temperature: Tensor) -> Tensor:
+    def forward(query, positive, negatives, temperature, precision):
         positive_logit = _cosine(query, positive)[0] / temperature
-        log_sum_exp = _log_sum_exp(query @ negatives.T / temperature)
-        return _softplus(log_sum_exp - positive_logit)
+        logits = product(query, negatives.T, precision) / temperature
+        return _softplus(_negative_excess(logits, positive_logit))
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        ctx.save_for_backward(*inputs)
+        *operands, ctx.precision = inputs
+        ctx.save_for_backward(*operands)
 
     @staticmethod
     def backward(ctx, grad_loss: Tensor):
-        return gradients(grad_loss, *ctx.saved_tensors, wanted=ctx.needs_input_grad)
+        wanted = ctx.needs_input_grad[:4]
+        return *gradients(grad_loss, *ctx.saved_tensors, ctx.precision, wanted), None
 
 
-def losses(query: Tensor, positive: Tensor, negatives: Tensor, temperature: Tensor) -> Tensor:
+def losses(
+    query: Tensor,
+    positive: Tensor,
+    negatives: Tensor,
+    temperature: Tensor,
+    precision: str | None = None,
+) -> Tensor:
     """Each query's loss (B,) by plain PyTorch, in the operands' dtype, twice differentiable."""
-    return _Losses.apply(query, positive, negatives, temperature)
+    return _Losses.apply(query, positive, negatives, temperature, precision)
 
 
 def gradients(
@@ -98,42 +119,57 @@ def gradients(
     positive: Tensor,
     negatives: Tensor,
     temperature: Tensor,
+    precision: str | None,
     wanted: tuple[bool, bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of sum_i grad_loss_i loss_i in closed form, for those wanted; differentiable themselves.
+    """Gradients of sum_i grad_loss_i loss_i in closed form, for those wanted; differentiable
+    themselves.
 
-    With P_ij = exp(s-_ij - L_i) and w_i = sigmoid(L_i - s+_i): d loss_i / d s-_ij = w_i P_ij, d loss_i / d s+_i = -w_i
-    and d loss_i / d tau = -w_i (sum_j P_ij s-_ij - s+_i) / tau.
+    With P_ij = exp(s-_ij - L_i) and w_i = sigmoid(L_i - s+_i): d loss_i / d s-_ij = w_i P_ij, d
+    loss_i / d s+_i = -w_i and d loss_i / d tau = -w_i (sum_j P_ij s-_ij - s+_i) / tau.
     """
     cosine, query_norm, positive_norm = _cosine(query, positive)
     positive_logit = cosine / temperature
-    logits = query @ negatives.T / temperature
-    log_sum_exp = _log_sum_exp(logits)
-    weight = grad_loss * torch.sigmoid(log_sum_exp - positive_logit)
-    # Where every logit of a row is -inf, -inf - (-inf) would be NaN; and 0 * -inf would be for a single one.
-    absent = logits == -torch.inf
-    shares = torch.where(absent, 0, (logits - log_sum_exp.unsqueeze(1)).exp())
+    logits = product(query, negatives.T, precision) / temperature
+    weight = grad_loss * torch.sigmoid(_negative_excess(logits, positive_logit))
+    shares = _shares(logits)
     grad_similarities = weight.unsqueeze(1) * shares / temperature
 
     grad_query = grad_positive = grad_negatives = grad_temperature = None
-    cross = (weight / temperature / (query_norm * positive_norm)).unsqueeze(1)
+    unit_query, unit_positive = (
+        query / query_norm.unsqueeze(1),
+        positive / positive_norm.unsqueeze(1),
+    )
     if wanted[0]:
         finite_negatives = torch.where(negatives.isinf(), 0, negatives)
-        own = _own_term(weight * positive_logit, query_norm)
-        grad_query = grad_similarities @ finite_negatives - cross * positive + own * query
+        direction = unit_positive - _along(unit_query, cosine, query_norm)
+        step = (weight / temperature / query_norm).unsqueeze(1)
+        grad_query = product(grad_similarities, finite_negatives, precision) - step * direction
     if wanted[1]:
-        grad_positive = _own_term(weight * positive_logit, positive_norm) * positive - cross * query
+        direction = unit_query - _along(unit_positive, cosine, positive_norm)
+        grad_positive = -(weight / temperature / positive_norm).unsqueeze(1) * direction
     if wanted[2]:
-        grad_negatives = grad_similarities.T @ query
+        grad_negatives = product(grad_similarities.T, query, precision)
     if wanted[3]:
-        expected_logit = (shares * torch.where(absent, 0, logits)).sum(1)
+        expected_logit = (shares * torch.where(logits == -torch.inf, 0, logits)).sum(1)
         grad_temperature = -(weight * (expected_logit - positive_logit)).sum() / temperature
     return grad_query, grad_positive, grad_negatives, grad_temperature
 
 
-def _own_term(weighted_logit: Tensor, norm: Tensor) -> Tensor:
-    """The part of the cosine's gradient along the vector itself; none where its norm is clamped, a constant."""
-    return torch.where(norm > MINIMUM_NORM, weighted_logit / norm.square(), 0).unsqueeze(1)
+def _shares(logits: Tensor) -> Tensor:
+    """P_ij: the softmax of each row, with a share of 0 for a logit of -inf even where the whole row
+    is -inf.
+    """
+    absent = logits == -torch.inf
+    all_absent = absent.all(1, keepdim=True)
+    return torch.where(absent, 0, torch.softmax(torch.where(all_absent, 0, logits), 1))
+
+
+def _along(unit: Tensor, cosine: Tensor, norm: Tensor) -> Tensor:
+    """The part of the cosine's gradient along the vector itself; none where its norm is clamped, a
+    constant.
+    """
+    return torch.where(norm > MINIMUM_NORM, cosine, 0).unsqueeze(1) * unit
 
 
 def _cosine(query: Tensor, positive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -165,8 +201,9 @@ def _clamped(scaled: Tensor, scale: Tensor) -> Tensor:
     return torch.where(norm <= MINIMUM_NORM, MINIMUM_NORM, norm)
 
 
-def _log_sum_exp(logits: Tensor) -> Tensor:
-    return torch.logsumexp(logits, 1) if logits.shape[1] else logits.sum(1) - torch.inf
+def _negative_excess(logits: Tensor, positive_logit: Tensor) -> Tensor:
+    """L - s+ of each row; the positive is subtracted first, since both may be large and close."""
+    return _log_sum_exp(logits - positive_logit.unsqueeze(1))
 
 
 def _softplus(x: Tensor) -> Tensor:

@@ -1,0 +1,181 @@
+"""The rungs as PyTorch operators: `infonce_kernels::forward` and `infonce_kernels::backward`.
+
+Registered with `torch.library`, so that autograd, `torch.compile` and `torch.func` see shapes and
+derivatives and not the pointers behind them. A rung's launchers say by their prototypes what they
+want; what a launcher does not take, PyTorch computes: v3 takes `const float* similarities`, so the
+product is `torch.matmul`'s; v1 takes `float* similarities` and writes them itself.
+"""
+
+import torch
+from torch import Tensor
+
+from infonce_kernels import ladder, reference
+from infonce_kernels.build import KernelLibrary
+from infonce_kernels.precision import product
+
+_NAMESPACE = "infonce_kernels"
+_edited: dict[str, KernelLibrary] = {}
+
+
+def register(library: KernelLibrary) -> str:
+    """Makes a learner's own library usable as a rung. Returns the name that stands for it."""
+    missing = {"infonce_forward", "infonce_backward"} - set(library.launchers)
+    if missing:
+        raise ValueError(
+            f"rung={library.name!r} has no launcher {' and no '.join(sorted(missing))}: keep both "
+            '`extern "C"` functions of the rung that the text started from'
+        )
+    name = f"{library.name}@{library.key}"
+    _edited[name] = library
+    return name
+
+
+def _library(rung: str, query: Tensor) -> KernelLibrary:
+    backend = "cuda" if query.is_cuda else "emulator"
+    return _edited[rung] if rung in _edited else ladder.rung(rung).build(backend)
+
+
+def _writes(library: KernelLibrary, launcher: str, parameter: str) -> bool:
+    """Whether the launcher takes `parameter` as a pointer that it may write through."""
+    types = {p.name: p.type for p in library.launchers[launcher].parameters}
+    return parameter in types and not types[parameter].startswith("const")
+
+
+@torch.library.custom_op(f"{_NAMESPACE}::forward", mutates_args=())
+def forward(
+    query: Tensor,
+    positive: Tensor,
+    negatives: Tensor,
+    temperature: float,
+    temperature_tensor: Tensor | None,
+    rung: str,
+    precision: str | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Each query's loss, and what the rung keeps for backward.
+
+    query (B, D), positive (B, D), negatives (N, D): float32, contiguous, on one device.
+    `temperature_tensor`, one float32 element on that device, takes the place of `temperature` where
+    given. Returns loss (B,), similarities (B, N) and statistics (3, B), all float32.
+    """
+    library = _library(rung, query)
+    (B, D), N = query.shape, negatives.shape[0]
+    loss, similarities, statistics = _forward_outputs(query, negatives)
+    if not _writes(library, "infonce_forward", "similarities"):
+        similarities = product(query, negatives.T, precision)
+    library.launchers["infonce_forward"].call(
+        dict(
+            query=query, positive=positive, negatives=negatives, similarities=similarities,
+            statistics=statistics, loss=loss, temperature=temperature,
+            temperature_tensor=temperature_tensor, B=B, N=N, D=D,
+        )
+    )  # fmt: skip
+    return loss, similarities, statistics
+
+
+def _forward_outputs(query: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    B, N = query.shape[0], negatives.shape[0]
+    return query.new_empty(B), query.new_empty(B, N), query.new_empty(3, B)
+
+
+@forward.register_fake
+def _(query, positive, negatives, temperature, temperature_tensor, rung, precision):
+    return _forward_outputs(query, negatives)
+
+
+@torch.library.custom_op(f"{_NAMESPACE}::backward", mutates_args=())
+def backward(
+    grad_loss: Tensor,
+    query: Tensor,
+    positive: Tensor,
+    negatives: Tensor,
+    similarities: Tensor,
+    statistics: Tensor,
+    temperature: float,
+    temperature_tensor: Tensor | None,
+    rung: str,
+    precision: str | None,
+    wanted: list[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of sum_i grad_loss_i loss_i, and each query's part (B,) of the temperature's.
+
+    `wanted` says which; the others come back with no element. Shapes and dtypes are those of
+    `forward`.
+    """
+    library = _library(rung, query)
+    (B, D), N = query.shape, negatives.shape[0]
+    grad_query, grad_positive, grad_negatives, grad_temperature = _backward_outputs(
+        query, positive, negatives, wanted
+    )
+    by_rung = _writes(library, "infonce_backward", "grad_negatives")
+    grad_similarities = torch.empty_like(similarities) if wanted[0] or wanted[2] else None
+    library.launchers["infonce_backward"].call(
+        dict(
+            grad_loss=grad_loss, query=query, positive=positive, negatives=negatives,
+            similarities=similarities, statistics=statistics, grad_similarities=grad_similarities,
+            grad_query=grad_query if wanted[0] else None,
+            grad_positive=grad_positive if wanted[1] else None,
+            grad_negatives=grad_negatives if wanted[2] else None,
+            grad_temperature=grad_temperature if wanted[3] else None,
+            temperature=temperature, temperature_tensor=temperature_tensor, B=B, N=N, D=D,
+        )
+    )  # fmt: skip
+    if wanted[0] and not by_rung:
+        # An infinite negative is absent, with a weight of 0, or has made the loss NaN: 0 * inf must
+        # not become NaN.
+        finite_negatives = torch.where(negatives.isinf(), 0, negatives)
+        grad_query += product(grad_similarities, finite_negatives, precision)
+    if wanted[2] and not by_rung:
+        grad_negatives = product(grad_similarities.T, query, precision)
+    return grad_query, grad_positive, grad_negatives, grad_temperature
+
+
+def _backward_outputs(
+    query: Tensor, positive: Tensor, negatives: Tensor, wanted: list[bool]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    shapes = (query.shape, positive.shape, negatives.shape, query.shape[:1])
+    return tuple(
+        query.new_empty(shape if want else (0,)) for shape, want in zip(shapes, wanted, strict=True)
+    )
+
+
+@backward.register_fake
+def _(
+    grad_loss, query, positive, negatives, similarities, statistics, temperature,
+    temperature_tensor, rung, precision, wanted,
+):  # fmt: skip
+    return _backward_outputs(query, positive, negatives, wanted)
+
+
+def _setup_context(ctx, inputs, output) -> None:
+    query, positive, negatives, ctx.temperature, temperature_tensor, ctx.rung, ctx.precision = (
+        inputs
+    )
+    _, similarities, statistics = output
+    ctx.save_for_backward(query, positive, negatives, temperature_tensor, similarities, statistics)
+
+
+def _differentiate(ctx, grad_loss, grad_similarities, grad_statistics):
+    query, positive, negatives, temperature_tensor, similarities, statistics = ctx.saved_tensors
+    wanted = [ctx.needs_input_grad[k] for k in (0, 1, 2, 4)]
+    if torch.is_grad_enabled():
+        # create_graph=True: someone will differentiate the gradient, so it is made of
+        # differentiable operations.
+        temperature = temperature_tensor
+        if temperature is None:
+            temperature = torch.tensor(ctx.temperature, dtype=query.dtype)
+        gradients = reference.gradients(
+            grad_loss, query, positive, negatives, temperature, ctx.precision, wanted
+        )
+    else:
+        gradients = backward(
+            grad_loss.contiguous(), query, positive, negatives, similarities, statistics,
+            ctx.temperature, temperature_tensor, ctx.rung, ctx.precision, wanted,
+        )  # fmt: skip
+        gradients = [g if want else None for g, want in zip(gradients, wanted, strict=True)]
+        if wanted[3]:
+            gradients[3] = gradients[3].sum().reshape_as(temperature_tensor)
+    by_query, by_positive, by_negatives, by_temperature = gradients
+    return by_query, by_positive, by_negatives, None, by_temperature, None, None
+
+
+forward.register_autograd(_differentiate, setup_context=_setup_context)

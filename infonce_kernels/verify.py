@@ -1,0 +1,198 @@
+"""Whether a rung is right: every backend and pass that can run here, held against float64 on the
+CPU.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from infonce_kernels import ladder, reference
+from infonce_kernels.build import KernelLibrary, backends
+from infonce_kernels.loss import info_nce
+
+# Largest error allowed. Of a loss: relative, the worst query's. Of a gradient: of the difference's
+# norm to the norm.
+LIMITS = {"forward": 1e-5, "backward": 1e-4}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Inputs to verify on: rows drawn with a fixed seed."""
+
+    name: str
+    B: int
+    D: int
+    N: int
+    temperature: float = 0.1
+    normalised: bool = True
+
+    def operands(self) -> tuple[Tensor, Tensor, Tensor]:
+        """query (B, D), positive (B, D) and negatives (N, D), float32 on the CPU."""
+        generator = torch.Generator().manual_seed(self.B + self.D + self.N)
+        rows = [torch.randn(rows, self.D, generator=generator) for rows in (self.B, self.B, self.N)]
+        if self.normalised:
+            rows = [torch.nn.functional.normalize(x, dim=1) for x in rows]
+        return tuple(rows)
+
+
+# Sizes that no tile divides, fewer features than a warp has threads, a single negative, more
+# negatives than a block has threads, a temperature that overflows an exponential taken without its
+# maximum.
+PROBLEMS = (
+    Problem("odd sizes", 33, 31, 65),
+    Problem("one negative", 5, 3, 1),
+    Problem("not normalised", 7, 40, 300, normalised=False),
+    Problem("small temperature", 17, 33, 129, temperature=0.005),
+    Problem("original", 256, 512, 2560),
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One rung on one backend in one pass, at its worst problem. `error` is NaN where the result
+    is.
+    """
+
+    rung: str
+    backend: str
+    pass_: str
+    error: float
+    limit: float
+    problem: str
+    trouble: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it ran and its error is within the limit; a NaN is not."""
+        return not self.trouble and self.error <= self.limit
+
+    @property
+    def verdict(self) -> str:
+        return "right" if self.passed else self.trouble or "wrong"
+
+
+class Report(list[Check]):
+    """The checks, as a table in a terminal or a notebook."""
+
+    @property
+    def passed(self) -> bool:
+        return bool(self) and all(check.passed for check in self)
+
+    def to_dicts(self) -> list[dict]:
+        """Plain values, for JSON."""
+        return [
+            asdict(check) | {"passed": check.passed, "verdict": check.verdict} for check in self
+        ]
+
+    def __repr__(self) -> str:
+        rows = [("rung", "backend", "pass", "max error", "limit", "worst at", "verdict")]
+        rows += [
+            (c.rung, c.backend, c.pass_, f"{c.error:.1e}", f"{c.limit:.0e}", c.problem, c.verdict)
+            for c in self
+        ]
+        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def verify(
+    rung: str | KernelLibrary | None = None,
+    backend: str = "auto",
+    *,
+    problems: tuple[Problem, ...] = PROBLEMS,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Report:
+    """Holds a rung (all of them by default), or your own library from `build`, against float64.
+
+    Parameters
+    ----------
+    rung: a name from `ladder`, a library that `build` made, or None for the whole ladder
+    backend: "auto" for every one that can run here, "pytorch", "emulator" or "cuda"
+    problems: what to verify on
+    progress: called with a line before each rung and backend
+
+    Returns
+    -------
+    A `Report`: one `Check` a rung, backend and pass. `report.passed` says whether all are right.
+
+    Raises
+    ------
+    ValueError: naming rung or backend, or where the two leave nothing to run
+    """
+    report = Report()
+    for subject, where in _subjects(rung, backend):
+        name = subject if isinstance(subject, str) else subject.name
+        progress(f"verifying {name} on {where}")
+        report += _check(subject, name, where, problems)
+    if not report:
+        raise ValueError(f"rung={rung!r} has nothing that runs on backend={backend!r} here")
+    return report
+
+
+def _subjects(
+    rung: str | KernelLibrary | None, backend: str
+) -> Iterator[tuple[str | KernelLibrary, str]]:
+    if isinstance(rung, KernelLibrary):
+        yield rung, rung.backend
+        return
+    reasons = backends()
+    wanted = ("pytorch", "emulator", "cuda") if backend == "auto" else (backend,)
+    if unknown := set(wanted) - {"pytorch", "emulator", "cuda"}:
+        raise ValueError(
+            f"backend={unknown.pop()!r} is not one of 'auto', 'pytorch', 'emulator', 'cuda'"
+        )
+    if backend in reasons and reasons[backend] is not None:
+        raise ValueError(f"backend={backend!r} cannot run here: {reasons[backend]}")
+    for step in [ladder.rung(rung)] if rung else ladder.LADDER:
+        for where in wanted:
+            if (where != "pytorch") == step.is_kernel and reasons.get(where) is None:
+                yield step.name, where
+
+
+def _check(
+    rung: str | KernelLibrary, name: str, where: str, problems: tuple[Problem, ...]
+) -> list[Check]:
+    worst = {pass_: (-1.0, "") for pass_ in LIMITS}
+    for problem in problems:
+        try:
+            errors = _errors(rung, where, problem)
+        except (
+            Exception
+        ) as trouble:  # a learner's kernel may fail in any way, and the report must say which
+            line = f"{type(trouble).__name__}: {str(trouble).splitlines()[0]}"
+            return [
+                Check(name, where, "both", float("nan"), LIMITS["backward"], problem.name, line)
+            ]
+        for pass_, error in errors.items():
+            # A NaN compares false with everything: it must win, and stay.
+            if not error <= worst[pass_][0] and worst[pass_][0] == worst[pass_][0]:
+                worst[pass_] = error, problem.name
+    return [
+        Check(name, where, pass_, *[worst[pass_][0], LIMITS[pass_]], worst[pass_][1])
+        for pass_ in LIMITS
+    ]
+
+
+def _errors(rung: str | KernelLibrary, where: str, problem: Problem) -> dict[str, float]:
+    device = "cuda" if where == "cuda" else "cpu"
+    operands = [x.requires_grad_() for x in problem.operands()]
+    temperature = torch.tensor(problem.temperature, requires_grad=True)
+    true_losses = reference.truth(*operands, temperature)
+    # Weights that differ, so that a gradient put into the wrong row is seen.
+    weights = torch.linspace(0.5, 1.5, problem.B, dtype=torch.float64)
+    true_gradients = torch.autograd.grad((true_losses * weights).sum(), [*operands, temperature])
+
+    ours = [x.detach().to(device).requires_grad_() for x in (*operands, temperature)]
+    losses = info_nce(*ours, reduction="none", rung=rung, precision="fp32")
+    gradients = torch.autograd.grad((losses * weights.to(device)).sum(), ours)
+    forward = (losses.cpu() - true_losses).abs() / true_losses
+    backward = [
+        (g.cpu().double() - true.double()).norm() / true.double().norm()
+        for g, true in zip(gradients, true_gradients, strict=True)
+    ]
+    return {"forward": forward.max().item(), "backward": torch.stack(backward).max().item()}
