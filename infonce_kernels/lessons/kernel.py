@@ -11,6 +11,7 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKerne
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
+from traitlets import default
 
 NAME = "python3"
 DISPLAY_NAME = "Python 3"
@@ -31,6 +32,14 @@ class ThisInterpreter(KernelSpecManager):
         return KernelSpec(
             resource_dir=RESOURCES, **(get_kernel_dict() | {"display_name": DISPLAY_NAME})
         )
+
+
+class ThisKernelManager(AsyncKernelManager):
+    """Starts kernels of the running interpreter."""
+
+    @default("kernel_spec_manager")
+    def _this_interpreter(self) -> KernelSpecManager:
+        return ThisInterpreter()
 
 
 class NotebookError(Exception):
@@ -75,20 +84,23 @@ def run_notebook(
 
     client = NotebookClient(
         notebook,
-        km=AsyncKernelManager(kernel_name=NAME, kernel_spec_manager=ThisInterpreter()),
+        kernel_manager_class=ThisKernelManager,
+        kernel_name=NAME,
         timeout=timeout,
         record_timing=False,
         coalesce_streams=True,
         on_cell_start=starts,
     )
-    # An own profile: the user's start-up files and history stay out of it.
-    with tempfile.TemporaryDirectory() as profile:
+    # An own profile: the user's start-up files and history stay out of it. What the kernel writes
+    # past its cells (warnings of Jupyter, a crash) is told only if it dies.
+    with tempfile.TemporaryDirectory() as profile, tempfile.TemporaryFile("w+") as log:
         variables = {**os.environ, "IPYTHONDIR": profile, **environment}
         try:
-            client.execute(cwd=str(folder), env=variables)
+            client.execute(cwd=str(folder), env=variables, stderr=log)
         except CellExecutionError as error:
             raise NotebookError(name, current, f"{error.ename}: {error.evalue}") from error
         except CellTimeoutError as error:
             raise NotebookError(name, current, f"took more than {timeout} s") from error
         except DeadKernelError as error:
-            raise NotebookError(name, current, "the kernel died") from error
+            log.seek(0)
+            raise NotebookError(name, current, f"the kernel died\n{log.read()[-2000:]}") from error

@@ -1,3 +1,5 @@
+import os
+import sys
 from pathlib import Path
 
 import nbformat
@@ -40,8 +42,6 @@ def test_stale_outputs_do_not_survive_a_failure(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("foreign_kernel")
 def test_kernel_is_this_interpreter_in_its_own_folder(tmp_path: Path) -> None:
-    import sys
-
     notebook = new_notebook(
         cells=[new_code_cell("import os, sys\nprint(sys.executable, os.getcwd(), sep='\\n')")]
     )
@@ -56,13 +56,20 @@ def test_kernel_is_this_interpreter_in_its_own_folder(tmp_path: Path) -> None:
     ("source", "message"),
     [
         ("import time\ntime.sleep(60)", "took more than 2 s"),
-        ("import os\nos._exit(3)", "the kernel died"),
+        ("import os\nos.write(2, b'Oh!')\nos._exit(3)", "the kernel died\n(.*\n)*.*Oh!"),
     ],
 )
 def test_slow_cell_and_dead_kernel_are_named(tmp_path: Path, source: str, message: str) -> None:
     notebook = new_notebook(cells=[new_code_cell("1"), new_code_cell(source)])
     with pytest.raises(NotebookError, match=f"bad, cell 2: {message}"):
         run_notebook(notebook, "bad", tmp_path, timeout=2)
+
+
+def test_kernel_ends_with_the_notebook(tmp_path: Path) -> None:
+    notebook = new_notebook(cells=[new_code_cell("import os\nprint(os.getpid())")])
+    run_notebook(notebook, "which", tmp_path)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(notebook.cells[0].outputs[0].text), 0)
 
 
 def test_progress_counts_every_cell(pair: tuple[Path, Path], tmp_path: Path) -> None:
