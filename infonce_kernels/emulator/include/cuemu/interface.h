@@ -1,0 +1,77 @@
+// The border between a kernel module and the emulator's runtime library.
+//
+// A kernel module is one rewritten .cu file, compiled to a small shared library. Everything in
+// include/ is compiled into it; the functions declared here live in the one runtime library of the
+// process (src/), which owns the fibers, the worker threads and the last error of each thread.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "vector_types.h"
+
+// Where a device function was called: default arguments are evaluated at the call, so the learner's
+// file and line arrive without any macro around the function.
+#define CUEMU_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+struct CUstream_st;
+typedef CUstream_st* cudaStream_t;
+
+namespace cuemu {
+
+// What stands between <<< and >>>, and where.
+struct LaunchConfig {
+  const char* kernel;
+  const char* file;
+  int line;
+  dim3 grid, block;
+  size_t dynamic_shared;     // bytes
+  size_t dynamic_limit = 0;  // bytes; raised by cudaFuncSetAttribute, filled in by cuemu::launch
+
+  LaunchConfig(const char* kernel, const char* file, int line, dim3 grid, dim3 block,
+               size_t dynamic_shared = 0, cudaStream_t = nullptr)
+      : kernel(kernel), file(file), line(line), grid(grid), block(block),
+        dynamic_shared(dynamic_shared) {}
+};
+
+// One `__shared__` variable of the text. `id` is given by the runtime at the first use.
+struct SharedVariable {
+  const char* name;
+  size_t size, alignment;  // bytes
+  int id;
+};
+
+enum WarpOperation { kShuffle, kBallot, kSyncWarp };
+
+}  // namespace cuemu
+
+extern "C" {
+int cuemu_launch(const cuemu::LaunchConfig* config, void (*body)(void*), void* arguments);
+
+// The built-in variables. They never change while a CUDA thread lives, and `const` tells the
+// compiler so: it may keep threadIdx.x in a register across stores and barriers, as nvcc does.
+uint3 cuemu_thread_index() __attribute__((const));
+uint3 cuemu_block_index() __attribute__((const));
+dim3 cuemu_block_dim() __attribute__((const));
+dim3 cuemu_grid_dim() __attribute__((const));
+unsigned cuemu_linear_thread() __attribute__((const));
+
+// Returns how many arriving threads brought a non-zero predicate.
+unsigned cuemu_barrier(int predicate, const char* file, int line);
+// Shuffle: `value` of lane `source`. Ballot: the bits of lanes with value != 0.
+uint64_t cuemu_warp(int operation, unsigned mask, uint64_t value, int source, const char* file,
+                    int line);
+unsigned cuemu_active_mask(const char* file, int line);
+void cuemu_yield();
+
+void* cuemu_static_shared(cuemu::SharedVariable* variable, const char* file, int line);
+void* cuemu_dynamic_shared() __attribute__((const));
+void cuemu_before_atomic(const void* address);
+int cuemu_printf(const char* format, __builtin_va_list arguments);
+
+// Ends the launch with an error at this thread; does not return.
+void cuemu_fail(int code, const char* text, const char* file, int line) __attribute__((noreturn));
+
+// Errors of the calling OS thread, as cudaGetLastError sees them.
+int cuemu_last_error(int clear);
+int cuemu_host_error(int code, const char* text, const char* file, int line);
+}

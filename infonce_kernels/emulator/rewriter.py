@@ -1,0 +1,380 @@
+"""CUDA C++ into plain C++, line by line.
+
+A C++ compiler cannot parse three things of CUDA: a launch ``k<<<grid, block>>>(x)``, a
+``__shared__`` variable, and an ``extern __shared__`` array. :func:`rewrite` turns them into calls of
+``include/cuemu/language.h`` and leaves every other character where it is, so that the compiler's
+messages, the debugger's lines and the emulator's errors name the lines of the learner's file.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from infonce_kernels.emulator.unsupported import UnsupportedFeature, find_unsupported
+
+# One alternative for each kind of C++ token that may hide the others; the rest is one character.
+_TOKEN = re.compile(
+    r"""
+      //(?:\\\n|[^\n])*                                   # comments
+    | /\*.*?(?:\*/|\Z)
+    | (?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"     # raw string
+    | (?:u8|[uUL])?"(?:\\.|[^"\\\n])*"
+    | (?:u8|[uUL])?'(?:\\.|[^'\\\n])+'
+    | \.?\d(?:'?[\w.])*                                   # number, with digit separators
+    | \w+ | <<< | >>> | :: | -> | \s+ | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_OPENING = {"(": ")", "[": "]", "{": "}"}
+_QUOTED_INCLUDE = re.compile(r'#\s*include\s*"([^"\n]+)"')
+
+
+@dataclass(slots=True)
+class Token:
+    text: str
+    line: int
+
+    @property
+    def is_blank(self) -> bool:
+        return self.text.isspace() or self.text.startswith(("//", "/*"))
+
+    @property
+    def is_word(self) -> bool:
+        return self.text[0].isalpha() or self.text[0] == "_"
+
+
+def tokenize(source: str) -> list[Token]:
+    """The tokens of ``source``, blanks and comments included: joined, they give it back."""
+    tokens: list[Token] = []
+    line = 1
+    for match in _TOKEN.finditer(source):
+        tokens.append(Token(match[0], line))
+        line += match[0].count("\n")
+    return tokens
+
+
+def rewrite(source: str, filename: str) -> str:
+    """Plain C++ for the CUDA text ``source``.
+
+    The result is a ``#line`` directive followed by as many lines as ``source`` has. ``filename`` is
+    the name that errors will show.
+
+    Raises:
+        UnsupportedFeature: the text uses a part of CUDA that the emulator does not run.
+        SyntaxError: a launch or a ``__shared__`` declaration cannot be understood.
+    """
+    find_unsupported(source, filename, tokenize(source))
+    escaped = filename.replace("\\", "\\\\").replace('"', '\\"')
+    return f'#line 1 "{escaped}"\n' + _Rewriter(source, filename).run()
+
+
+def rewrite_includes(
+    source: str, filename: str, include_dirs: Sequence[Path]
+) -> dict[str, str]:
+    """The files that ``source`` includes by quotes, directly or not, rewritten.
+
+    The keys are the names as an ``#include`` beside the main file would spell them. A name that is
+    in none of ``include_dirs`` (say ``"cuda_fp16.h"``) is left to the compiler.
+    """
+    found: dict[str, str] = {}
+    pending = [(source, "")]
+    while pending:
+        text, folder = pending.pop()
+        for name in _QUOTED_INCLUDE.findall(text):
+            key = posixpath.normpath(posixpath.join(folder, name))
+            path = next((d / key for d in include_dirs if (d / key).is_file()), None)
+            if path is None or key in found or key.startswith(".."):
+                continue
+            included = path.read_text(encoding="utf-8")
+            found[key] = rewrite(included, posixpath.join(posixpath.dirname(filename), key))
+            pending.append((included, posixpath.dirname(key)))
+    return found
+
+
+class _Rewriter:
+    def __init__(self, source: str, filename: str) -> None:
+        self.filename = filename
+        self.tokens = tokenize(source)
+        self.position = 0
+        self.output: list[str] = []
+        self.depth = 0  # of braces; 0 is file scope if no namespace is open
+        self.scopes: list[str] = []  # "namespace" or "other", one for each open brace
+        self.file_scope_arrays: dict[str, str] = {}  # extern __shared__ name -> element type
+
+    def run(self) -> str:
+        while self.position < len(self.tokens):
+            token = self.tokens[self.position]
+            match token.text:
+                case "__noinline__":
+                    # A macro would also hit the system headers' __attribute__((__noinline__)).
+                    self._replace("__attribute__((noinline))")
+                case "__shared__":
+                    self._shared_declaration()
+                case "<<<":
+                    self._launch()
+                case "{":
+                    self.scopes.append("namespace" if self._opens_namespace() else "other")
+                    self._copy()
+                case "}":
+                    if self.scopes:
+                        self.scopes.pop()
+                    self._copy()
+                case name if name in self.file_scope_arrays and not self._is_member():
+                    element = self.file_scope_arrays[name]
+                    self._replace(f"(::cuemu::dynamic_shared<{element}>())")
+                case _:
+                    self._copy()
+        return "".join(self.output)
+
+    # ---- moving over the tokens ----------------------------------------------------------------
+
+    def _copy(self) -> None:
+        self._replace(self.tokens[self.position].text)
+
+    def _replace(self, text: str) -> None:
+        self.output.append(text)
+        self.position += 1
+
+    def _error(self, message: str, line: int) -> SyntaxError:
+        return SyntaxError(f"{self.filename}:{line}: {message}")
+
+    def _last_output(self, index: int | None = None) -> int:
+        """The index of the last piece of output before ``index`` that is not blank, or -1."""
+        index = len(self.output) if index is None else index
+        for i in range(index - 1, -1, -1):
+            if self.output[i] and not Token(self.output[i], 0).is_blank:
+                return i
+        return -1
+
+    def _is_member(self) -> bool:
+        last = self._last_output()
+        return last >= 0 and self.output[last] in (".", "->", "::")
+
+    def _opens_namespace(self) -> bool:
+        """Whether the brace at hand opens a namespace or an extern "C" block."""
+        last = self._last_output()
+        before = self._last_output(last) if last >= 0 else -1
+        texts = [self.output[i] for i in (last, before) if i >= 0]
+        if texts and texts[0] == '"C"':
+            return True
+        while last >= 0 and (self.output[last] == "::" or Token(self.output[last], 0).is_word):
+            if self.output[last] == "namespace":
+                return True
+            last = self._last_output(last)
+        return False
+
+    def _find(self, text: str, start: int) -> int:
+        """The index of the next ``text`` outside any brackets that open after ``start``."""
+        depth = 0
+        for i in range(start, len(self.tokens)):
+            current = self.tokens[i].text
+            if depth == 0 and current == text:
+                return i
+            depth += (current in _OPENING) - (current in _OPENING.values())
+        raise self._error(f"no {text} follows", self.tokens[start].line)
+
+    def _text(self, begin: int, end: int) -> str:
+        return "".join(token.text for token in self.tokens[begin:end])
+
+    # ---- launches ------------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        line = self.tokens[self.position].line
+        kernel = self._take_kernel(line)
+        end = self._find(">>>", self.position + 1)
+        configuration = self._text(self.position + 1, end)
+        opening = end + 1
+        while opening < len(self.tokens) and self.tokens[opening].is_blank:
+            opening += 1
+        if opening == len(self.tokens) or self.tokens[opening].text != "(":
+            raise self._error("a launch needs its arguments in parentheses after >>>", line)
+        closing = self._find(")", opening + 1)
+        arguments = self._text(opening + 1, closing)
+        blanks = self._text(end + 1, opening)
+        name = " ".join(kernel.split()).replace("\\", "\\\\").replace('"', '\\"')
+        self.output.append(
+            f'::cuemu::launch(::cuemu::LaunchConfig("{name}", __FILE__, {line}, {configuration}), '
+            f"[&](auto... cuemu_arguments) {{ {kernel}(cuemu_arguments...); }}{blanks}"
+            + (f", {self._null_as_pointer(opening + 1, closing)}" if arguments.strip() else "")
+            + ")"
+        )
+        self.position = closing + 1
+
+    def _null_as_pointer(self, begin: int, end: int) -> str:
+        """The arguments; NULL, an integer to a template, becomes nullptr."""
+        return "".join(
+            "nullptr" if token.text == "NULL" else token.text for token in self.tokens[begin:end]
+        )
+
+    def _take_kernel(self, line: int) -> str:
+        """Removes the name of the launched kernel from the end of the output."""
+        i = self._last_output()
+        if i < 0:
+            raise self._error("a launch without a kernel's name", line)
+        begin = self._begin_of_name(i)
+        while True:
+            before = self._last_output(begin)
+            if before >= 0 and self.output[before] == "template":
+                before = self._last_output(before)
+            if before < 0 or self.output[before] not in ("::", ".", "->"):
+                break
+            begin = before
+            left = self._last_output(before)
+            if left < 0 or not re.fullmatch(r"\w+|[>)\]]+", self.output[left]):
+                break
+            if self.output[left] in ("return", "else", "do"):
+                break
+            begin = self._begin_of_name(left)
+        kernel = "".join(self.output[begin:])
+        del self.output[begin:]
+        return kernel.rstrip() if "\n" not in kernel[len(kernel.rstrip()):] else kernel
+
+    def _begin_of_name(self, i: int) -> int:
+        """The first index of ``name``, ``name<...>``, ``name[...]`` or ``(...)`` that ends at i."""
+        closers = {">": "<", ">>>": "<", ")": "(", "]": "["}
+        if self.output[i] not in closers:
+            return i
+        angle = self.output[i].startswith(">")
+        depth = 0
+        j = i
+        while j >= 0:
+            piece = self.output[j]
+            if piece in (")", "]", "}"):
+                depth += 1
+            elif piece in _OPENING:
+                depth -= 1
+            elif angle and set(piece) == {">"}:
+                depth += len(piece)
+            elif angle and set(piece) == {"<"}:
+                depth -= len(piece)
+            if depth == 0:
+                break
+            j -= 1
+        if self.output[i] == ")":
+            return j
+        name = self._last_output(j)
+        return self._begin_of_name(name) if self.output[i] == "]" else name
+
+    # ---- shared memory -------------------------------------------------------------------------
+
+    def _shared_declaration(self) -> None:
+        line = self.tokens[self.position].line
+        end = self._find(";", self.position + 1)
+        is_extern = self._remove_extern()
+        words = [t for t in self.tokens[self.position + 1 : end]]
+        newlines = "\n" * self._text(self.position + 1, end).count("\n")
+        pieces = [" " if t.is_blank else t.text for t in words]
+        if "extern" in pieces:
+            pieces.remove("extern")
+            is_extern = True
+        alignment, pieces = _take_alignment(pieces)
+        pieces = [p for p in pieces if p != "static"]
+        if "=" in pieces:
+            raise self._error("CUDA forbids an initialiser on a __shared__ variable", line)
+        base, declarators = _split_declaration("".join(pieces).strip())
+        if not declarators:
+            raise self._error("this __shared__ declaration cannot be understood", line)
+        if is_extern:
+            statements = [self._extern_array(base, d, line) for d in declarators]
+        else:
+            statements = [self._variable(base, d, alignment, line) for d in declarators]
+        self.output.append("; ".join(s for s in statements if s) + newlines)
+        self.position = end
+
+    def _remove_extern(self) -> bool:
+        last = self._last_output()
+        # `static` and `volatile` may also stand before __shared__; volatile belongs to the type.
+        if last >= 0 and self.output[last] == "static":
+            self.output[last] = ""
+            last = self._last_output()
+        if last >= 0 and self.output[last] == "extern":
+            self.output[last] = ""
+            return True
+        return False
+
+    def _in_function(self) -> bool:
+        return "other" in self.scopes
+
+    def _extern_array(self, base: str, declarator: _Declarator, line: int) -> str:
+        if not re.fullmatch(r"\[\s*\]", declarator.dimensions):
+            raise self._error("extern __shared__ must declare an array without a size: x[]", line)
+        element = base + declarator.stars
+        if not self._in_function():
+            self.file_scope_arrays[declarator.name] = element
+            return ""
+        return f"{element}* const {declarator.name} = ::cuemu::dynamic_shared<{element}>()"
+
+    def _variable(
+        self, base: str, declarator: _Declarator, alignment: str, line: int
+    ) -> str:
+        if not self._in_function():
+            raise UnsupportedFeature(
+                self.filename,
+                line,
+                "a __shared__ variable outside a function",
+                "declare it in the kernel, and pass a pointer to the functions that use it",
+            )
+        kind = f"{base}{declarator.stars}{declarator.dimensions}"
+        name = declarator.name
+        align = alignment or f"alignof({base}{declarator.stars})"
+        return (
+            f"struct cuemu_{name}; auto& {name} = ::cuemu::shared<{kind}, cuemu_{name}>"
+            f'("{name}", {align}, __FILE__, {line})'
+        )
+
+
+@dataclass(frozen=True)
+class _Declarator:
+    stars: str
+    name: str
+    dimensions: str
+
+
+def _take_alignment(pieces: list[str]) -> tuple[str, list[str]]:
+    """Removes ``__align__(n)``, ``alignas(n)`` or ``__attribute__((aligned(n)))``; returns n."""
+    for i, piece in enumerate(pieces):
+        if piece not in ("__align__", "alignas", "__attribute__"):
+            continue
+        begin = pieces.index("(", i)
+        depth = 0
+        for end in range(begin, len(pieces)):
+            depth += (pieces[end] == "(") - (pieces[end] == ")")
+            if depth == 0:
+                break
+        inside = "".join(pieces[begin : end + 1])
+        if piece == "__attribute__":
+            inside = re.sub(r"\(\s*\(\s*(?:__)?aligned(?:__)?\s*(.*)\)\s*\)", r"\1", inside)
+        elif piece == "alignas" and not re.search(r"\d|sizeof|alignof|[A-Z_]{3,}", inside):
+            inside = f"alignof{inside}" if inside.strip("() ") else inside
+        return inside, pieces[:i] + pieces[end + 1 :]
+    return "", pieces
+
+
+def _split_declaration(text: str) -> tuple[str, list[_Declarator]]:
+    """``float a[N], *b`` into ``float`` and its declarators; no declarators if it is no such text."""
+    parts = list(_split_commas(re.sub(r"\s+", " ", text)))
+    first = re.fullmatch(r"(.*[\w>\s])??\s*((?:\*\s*)*)\b(\w+)\s*((?:\[.*\])?)\s*", parts[0])
+    if not first or not first[1]:
+        return "", []
+    declarators = [_Declarator(first[2].replace(" ", ""), first[3], first[4])]
+    for part in parts[1:]:
+        match = re.fullmatch(r"\s*((?:\*\s*)*)(\w+)\s*((?:\[.*\])?)\s*", part)
+        if not match:
+            return "", []
+        declarators.append(_Declarator(match[1].replace(" ", ""), match[2], match[3]))
+    return first[1].strip(), declarators
+
+
+def _split_commas(text: str) -> Iterator[str]:
+    """The parts between the commas that stand outside any brackets."""
+    depth = begin = 0
+    for i, character in enumerate(text):
+        depth += (character in "<([{") - (character in ">)]}")
+        if character == "," and depth == 0:
+            yield text[begin:i]
+            begin = i + 1
+    yield text[begin:]

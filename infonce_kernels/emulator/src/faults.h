@@ -1,0 +1,43 @@
+// Signals. A wild pointer, a division by zero or an endless loop in a kernel ends that launch, not
+// the process: the handler leaves the faulting fiber and goes on in the scheduler.
+//
+// The handlers are installed while a launch runs and the old ones (Python's, faulthandler's) are
+// put back after it; a signal that does not concern a kernel is handed to the old handler.
+#pragma once
+#include <signal.h>
+#include <ucontext.h>
+
+#include <cstdint>
+
+namespace cuemu {
+
+constexpr int kKickSignal = SIGURG;  // ignored by default, so a stray one does no harm
+
+// Lives as long as a launch.
+class SignalScope {
+ public:
+  SignalScope();
+  ~SignalScope();
+};
+
+// How often Ctrl-C was pressed while a launch ran.
+uint64_t interrupt_count();
+
+// The handlers need a stack of their own on each worker, for a kernel may have used up its own.
+char* allocate_signal_stack();
+void free_signal_stack(char*);
+
+// The instruction that the signal interrupted and the calls that led there, innermost first.
+int backtrace_from_signal(const ucontext_t* interrupted, void** addresses, int capacity);
+
+// After a fork no launch runs in the child, whatever ran in the parent.
+void reset_signals_after_fork();
+
+// The machine code of one module: a kick may leave a fiber only there, never inside the C library,
+// which could hold a lock. `anywhere` lifts that for a fiber that will not come back.
+struct CodeRange {
+  uintptr_t begin = 0, end = 0;
+};
+CodeRange code_around(const void* function);
+
+}  // namespace cuemu

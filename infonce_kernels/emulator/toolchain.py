@@ -1,0 +1,158 @@
+"""The C++ compiler, and the command lines that make the runtime library and kernel modules."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+INCLUDE = FOLDER / "include"
+
+_COMMON = ["-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-pthread"]
+_MODULE = [
+    "-ffp-contract=fast",  # nvcc fuses a * b + c by default
+    "-fno-strict-aliasing",  # kernels reinterpret float as float4
+    "-fno-semantic-interposition",  # a function of the module may be inlined
+    "-fno-delete-null-pointer-checks",  # a null pointer must fault where it is used
+    "-fno-builtin-printf",  # printf("x\n") must stay printf: see language.h
+    "-fstack-clash-protection",  # a large frame must touch the guard page, not jump over it
+    "-fno-omit-frame-pointer",
+    "-Wl,-Bsymbolic",  # its own functions first, whatever else the process has loaded
+    "-Wno-unknown-pragmas",
+    "-Wno-attributes",
+]
+_OPTIONAL = [  # not known to every compiler
+    "-fno-finite-loops",  # an endless loop must stay one
+    "-fno-gnu-unique",  # static variables of templates belong to their module
+]
+
+
+class CompilerMissing(RuntimeError):
+    """No C++ compiler was found, or it does not work."""
+
+
+def compiler() -> str:
+    """The command of the C++ compiler: ``$CXX``, else ``g++``.
+
+    Raises:
+        CompilerMissing: there is none, or this is not Linux.
+    """
+    if sys.platform != "linux":
+        raise CompilerMissing(
+            f"the CPU emulator needs Linux, and this is {sys.platform}: use a Linux container, or "
+            "WSL on Windows (its kernels run on their own stacks and survive their faults, which "
+            "only the Linux port of the emulator knows how to do)"
+        )
+    command = os.environ.get("CXX") or "g++"
+    if shutil.which(_split(command)[0]) is None:
+        source = "$CXX names" if os.environ.get("CXX") else "the emulator needs"
+        raise CompilerMissing(
+            f"{source} the C++ compiler {command!r}, which was not found: install one "
+            "(apt install g++, dnf install gcc-c++, or conda install gxx) or set CXX"
+        )
+    return command
+
+
+def _split(command: str) -> list[str]:
+    """``CXX`` may hold a launcher or options ("ccache g++"), or be one path with blanks."""
+    return [command] if shutil.which(command) else shlex.split(command)
+
+
+@functools.lru_cache
+def _accepts(command: str, flag: str) -> bool:
+    probe = [*_split(command), "-Werror", flag, "-fsyntax-only", "-x", "c++", os.devnull]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+@functools.lru_cache
+def _predefined_macros(command: str, flags: tuple[str, ...]) -> str:
+    """The compiler's version and every CPU feature it will use, as it tells them itself."""
+    probe = [*_split(command), *flags, "-dM", "-E", "-x", "c++", os.devnull]
+    done = subprocess.run(probe, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        output = (done.stderr or done.stdout).strip()
+        raise CompilerMissing(f"the C++ compiler {command!r} does not work: {output}")
+    return done.stdout
+
+
+def _cpu_flags(command: str) -> list[str]:
+    """Use what this processor offers: x86 compilers say -march=native, some others -mcpu."""
+    return [next((f for f in ("-march=native", "-mcpu=native") if _accepts(command, f)), "-O2")]
+
+
+def _module_flags(command: str) -> list[str]:
+    optional = [flag for flag in _OPTIONAL if _accepts(command, flag)]
+    return [*_COMMON, *_cpu_flags(command), *_MODULE, *optional]
+
+
+def fingerprint() -> str:
+    """Changes with the compiler, the CPU's features and the flags: part of every cache key."""
+    command = compiler()
+    flags = _cpu_flags(command)
+    macros = _predefined_macros(command, tuple(flags))
+    text = "\n".join([command, macros, *_module_flags(command)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def runtime_sources() -> list[Path]:
+    """Every C++ file of the emulator: sources, and headers that modules include."""
+    files = [*(FOLDER / "src").iterdir(), *INCLUDE.rglob("*.h")]
+    return sorted(path for path in files if path.suffix in (".cpp", ".h"))
+
+
+def runtime_command(output: Path, *, ucontext: bool = False) -> list[str]:
+    """Compiles the runtime library, which every kernel module of the process shares.
+
+    ``ucontext`` takes the portable context switch instead of this processor's assembly.
+    """
+    command = compiler()
+    defines = ["-DCUEMU_UCONTEXT"] if ucontext else []
+    # Modules find the runtime by this name, which differs for every version of it: two versions may
+    # live in one process.
+    version = hashlib.sha256(fingerprint().encode())
+    for path in runtime_sources():
+        version.update(path.read_bytes())
+    version.update(" ".join(defines).encode())
+    sources = [str(path) for path in runtime_sources() if path.suffix == ".cpp"]
+    return [
+        *_split(command),
+        *_COMMON,
+        *defines,
+        "-fvisibility=hidden",
+        f"-Wl,-soname,libcuemu-{version.hexdigest()[:12]}.so",
+        f"-I{INCLUDE}",
+        *sources,
+        "-ldl",
+        "-o",
+        str(output),
+    ]
+
+
+def module_command(
+    source: Path, output: Path, runtime: Path, include_dirs: Sequence[Path] = ()
+) -> list[str]:
+    """Compiles one rewritten kernel file. Like nvcc, it includes cuda_runtime.h by itself."""
+    command = compiler()
+    return [
+        *_split(command),
+        *_module_flags(command),
+        f"-I{INCLUDE}",
+        *(f"-I{folder}" for folder in include_dirs),
+        "-include",
+        "cuda_runtime.h",
+        "-x",
+        "c++",
+        str(source),
+        "-x",
+        "none",
+        str(runtime),
+        "-o",
+        str(output),
+    ]
