@@ -18,7 +18,8 @@ _THREADS_PER_BLOCK = 1024
 @dataclass(frozen=True)
 class Limits:
     """What one multiprocessor has. Shared memory in bytes; from compute capability 8.0 on each
-    block costs 1 KiB more than it asks for, which the system keeps."""
+    block costs 1 KiB more than it asks for, which the system keeps. `barriers` counts the hardware's
+    barriers, 0 where they do not limit (before 9.0)."""
 
     warps: int
     blocks: int
@@ -26,21 +27,21 @@ class Limits:
     shared_per_block: int
     shared_unit: int = 128
     shared_reserved: int = 1024
-    barriers_per_block_slot: int = 2
+    barriers: int = 0
 
 
 _KIB = 1024
 LIMITS = {
     (7, 5): Limits(32, 16, 64 * _KIB, 64 * _KIB, shared_unit=256, shared_reserved=0),
     (8, 0): Limits(64, 32, 164 * _KIB, 163 * _KIB),
-    (8, 6): Limits(48, 16, 100 * _KIB, 99 * _KIB, barriers_per_block_slot=1),
-    (8, 7): Limits(48, 16, 164 * _KIB, 163 * _KIB, barriers_per_block_slot=1),
-    (8, 9): Limits(48, 24, 100 * _KIB, 99 * _KIB, barriers_per_block_slot=1),
-    (9, 0): Limits(64, 32, 228 * _KIB, 227 * _KIB),
-    (10, 0): Limits(64, 32, 228 * _KIB, 227 * _KIB),
-    (10, 3): Limits(64, 32, 228 * _KIB, 227 * _KIB),
-    (12, 0): Limits(48, 24, 100 * _KIB, 99 * _KIB, barriers_per_block_slot=1),
-    (12, 1): Limits(48, 24, 100 * _KIB, 99 * _KIB, barriers_per_block_slot=1),
+    (8, 6): Limits(48, 16, 100 * _KIB, 99 * _KIB),
+    (8, 7): Limits(48, 16, 164 * _KIB, 163 * _KIB),
+    (8, 9): Limits(48, 24, 100 * _KIB, 99 * _KIB),
+    (9, 0): Limits(64, 32, 228 * _KIB, 227 * _KIB, barriers=64),
+    (10, 0): Limits(64, 32, 228 * _KIB, 227 * _KIB, barriers=64),
+    (10, 3): Limits(64, 32, 228 * _KIB, 227 * _KIB, barriers=64),
+    (12, 0): Limits(48, 24, 100 * _KIB, 99 * _KIB, barriers=24),
+    (12, 1): Limits(48, 24, 100 * _KIB, 99 * _KIB, barriers=24),
 }
 
 
@@ -97,8 +98,8 @@ def occupancy(
         "registers": _by_registers(warps, registers),
         "shared memory": _by_shared(limits, shared),
     }
-    if barriers:
-        blocks["barriers"] = limits.blocks * limits.barriers_per_block_slot // barriers
+    if barriers and limits.barriers:
+        blocks["barriers"] = limits.barriers // barriers
     fewest = min(blocks.values())
     limited_by = tuple(name for name, count in blocks.items() if count == fewest)
     return Occupancy(fewest, fewest * warps, limits.warps, limited_by)

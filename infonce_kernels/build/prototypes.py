@@ -61,7 +61,7 @@ _STREAM = "cudaStream_t"
 _RETURNS = {"cudaError_t", "int"}
 # A kernel with C linkage is not for the CPU to call.
 _DEVICE = {"__global__", "__device__"}
-_NO_MEANING = r"\b(?:inline|static|__host__|noexcept|const|volatile|struct|std\s*::)(?!\w)\s*"
+_NO_MEANING = r"(?:\b(?:inline|static|__host__|const|volatile|struct)\b|\bstd\s*::)\s*"
 _RESTRICT = r"\b(?:__restrict__|__restrict|restrict)\b"
 _EXTERN_C = re.compile(r'\bextern\s*"C"\s*(\{)?')
 _HEADER = re.compile(r"[^;{}()=#]*?\b(\w+)\s*\(")
@@ -185,7 +185,7 @@ def _parameter(file: SourceFile, line: int, launcher: str, text: str) -> Paramet
     type_, name = match[1].strip() + ("*" if match[3] else ""), match[2]
     type_ = re.sub(r"\s*([*&])\s*", r"\1", type_)
     type_ = re.sub(r"\s+", " ", type_)
-    bare = " ".join(re.sub(_NO_MEANING, "", type_).split())
+    bare = " ".join(re.sub(_NO_MEANING, "", type_).split()).replace(" *", "*")
     if bare == _STREAM:
         return Parameter(name, type_, "stream", "void")
     if bare in _SCALARS:

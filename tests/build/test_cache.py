@@ -1,0 +1,219 @@
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infonce_kernels.build import BuildError, cache
+
+KEY = "a" + "0" * 63
+
+
+def entries(root: Path) -> list[str]:
+    """What the cache holds besides its lock files."""
+    return sorted(path.name for path in root.iterdir() if path.name != "locks")
+
+
+def writer(text: str) -> Callable[[Path], None]:
+    return lambda staging: (staging / "result").write_text(text) and None
+
+
+def child(code: str, *arguments: str) -> subprocess.Popen[str]:
+    """A Python process with this one's cache; `code` may use cache, KEY, Path, sys and time."""
+    prelude = (
+        "import sys, time\nfrom pathlib import Path\nfrom infonce_kernels.build import cache\n"
+        f"KEY = {KEY!r}\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", prelude + code, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+
+
+HOLD = """
+def build(staging):
+    (staging / "half").write_text("half a library")
+    print("holding", flush=True)
+    time.sleep(60)
+cache.entry("kernel", KEY, "kernel for a test", build)
+"""
+
+
+def test_an_entry_is_built_once(empty_cache: Path) -> None:
+    folder = cache.entry("kernel", KEY, "kernel for a test", writer("first"))
+    again = cache.entry("kernel", KEY, "kernel for a test", writer("second"))
+    assert folder == again == empty_cache / f"kernel-{KEY}"
+    assert (folder / "result").read_text() == "first"
+
+
+def test_a_failed_build_leaves_nothing_and_the_next_works(empty_cache: Path) -> None:
+    def fail(staging: Path) -> None:
+        (staging / "half").write_text("half a library")
+        raise BuildError("no")
+
+    with pytest.raises(BuildError, match="no"):
+        cache.entry("kernel", KEY, "kernel for a test", fail)
+    assert entries(empty_cache) == []
+    cache.entry("kernel", KEY, "kernel for a test", writer("right"))
+    assert entries(empty_cache) == [f"kernel-{KEY}"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"TORCH_EXTENSIONS_DIR": "ext dir", "XDG_CACHE_HOME": "xdg"}, "ext dir/infonce_kernels"),
+        ({"XDG_CACHE_HOME": "xdg"}, "xdg/infonce_kernels"),
+        ({"HOME": "home"}, "home/.cache/infonce_kernels"),
+    ],
+)
+def test_the_environment_chooses_the_folder(
+    variables: dict[str, str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(tmp_path / value))
+    assert cache.root() == tmp_path / expected
+    assert cache.root().is_dir()
+
+
+def test_an_unwritable_folder_falls_back_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()  # no folder can be made below it, not even by root
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(cache.tempfile, "gettempdir", lambda: str(tmp_path))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        first, second = cache.root(), cache.root()
+    assert first == second == tmp_path / f"infonce_kernels-{os.getuid()}"
+    assert first.stat().st_mode & 0o777 == 0o700
+    assert [w.category for w in caught] == [UserWarning]
+    assert "TORCH_EXTENSIONS_DIR" in str(caught[0].message)
+
+
+def test_a_fallback_folder_of_someone_else_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / f"infonce_kernels-{os.getuid()}").symlink_to(tmp_path / "theirs")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "file" / "other"))
+    monkeypatch.setattr(cache.tempfile, "gettempdir", lambda: str(tmp_path))
+    with pytest.raises(BuildError, match="belongs to someone else"):
+        cache.root()
+
+
+def test_the_builder_that_is_waited_for_is_named(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = child(HOLD)
+    try:
+        assert holder.stdout.readline() == "holding\n"
+        monkeypatch.setattr(cache, "LOCK_TIMEOUT_S", 0.2)
+        expected = f"held by process {holder.pid} on .* which builds kernel for a test since 20"
+        with pytest.raises(BuildError, match=expected):
+            cache.entry("other", KEY, "other for a test", writer("never"))
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert not (empty_cache / f"other-{KEY}").exists()
+
+
+def test_a_killed_builder_is_succeeded_at_once(empty_cache: Path) -> None:
+    holder = child(HOLD)
+    assert holder.stdout.readline() == "holding\n"
+    assert len(entries(empty_cache)) == 1  # its staging folder
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+    start = time.monotonic()
+    # Another kernel under the same lock: the dead one's half-built folder goes too.
+    cache.entry("other", KEY, "other for a test", writer("right"))
+    assert time.monotonic() - start < 2
+    assert entries(empty_cache) == [f"other-{KEY}"]
+
+
+def test_four_processes_build_once(empty_cache: Path, tmp_path: Path) -> None:
+    code = """
+def build(staging):
+    with open(sys.argv[1], "a") as log:
+        log.write("built\\n")
+    time.sleep(0.3)
+    (staging / "result").write_text("the result")
+folder = cache.entry("kernel", KEY, "kernel for a test", build)
+print((folder / "result").read_text())
+"""
+    children = [child(code, str(tmp_path / "log")) for _ in range(4)]
+    outputs = [process.communicate(timeout=60) for process in children]
+    assert [process.returncode for process in children] == [0] * 4, outputs
+    assert [output for output, _ in outputs] == ["the result\n"] * 4
+    assert (tmp_path / "log").read_text() == "built\n"
+
+
+def test_threads_of_one_process_build_once(empty_cache: Path) -> None:
+    built = []
+
+    def build(staging: Path) -> None:
+        built.append(staging)
+        time.sleep(0.1)
+
+    def entry() -> None:
+        cache.entry("kernel", KEY, "kernel for a test", build)
+
+    threads = [threading.Thread(target=entry) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(built) == 1
+
+
+def test_a_fork_does_not_release_the_parents_lock(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = []
+
+    def build(staging: Path) -> None:
+        process = multiprocessing.get_context("fork").Process(target=lambda: None)
+        process.start()
+        process.join()
+        contender = child("cache.LOCK_TIMEOUT_S = 0.3\n" + HOLD)
+        outcome.append(contender.communicate(timeout=60)[1])
+
+    cache.entry("kernel", KEY, "kernel for a test", build)
+    assert f"held by process {os.getpid()}" in outcome[0]
+
+
+def test_a_forked_child_builds_for_itself(empty_cache: Path) -> None:
+    cache.entry("parent", KEY, "parent for a test", writer("parent"))
+
+    def build_in_child() -> None:
+        cache.entry("child", KEY, "child for a test", writer("child"))
+
+    process = multiprocessing.get_context("fork").Process(target=build_in_child)
+    process.start()
+    process.join(timeout=30)
+    assert process.exitcode == 0
+    assert entries(empty_cache) == [f"child-{KEY}", f"parent-{KEY}"]
+
+
+def test_the_holders_record_is_gone_when_nobody_holds(empty_cache: Path) -> None:
+    records = []
+
+    def build(staging: Path) -> None:
+        records.append(json.loads((empty_cache / "locks" / "a.holder").read_text()))
+
+    cache.entry("kernel", KEY, "kernel for a test", build)
+    assert records[0]["pid"] == os.getpid()
+    assert list((empty_cache / "locks").glob("*.holder")) == []
