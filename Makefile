@@ -24,7 +24,7 @@ help:
 	@echo 'make notebooks  execute every notebook into build/notebooks/ and verify every rung'
 	@echo 'make test       run all tests (ARGS="-k v3 -x" passes options to pytest)'
 	@echo 'make lab        open JupyterLab on working copies of the notebooks in build/lab/'
-	@echo 'make sync       write notebooks/*.ipynb again from notebooks/src/*.md'
+	@echo 'make sync       write notebooks/*.ipynb again from notebooks/src/*.md (ARGS=--check only looks)'
 	@echo 'make lint       check style'
 	@echo 'make clean      remove build/ and .venv/'
 	@echo 'The first of these creates .venv/; PY=python3 uses that interpreter and installs nothing.'
@@ -39,7 +39,7 @@ lab: $(SETUP)
 	@$(PYTHON) -m infonce_kernels.lessons.lab $(ARGS)
 
 sync: $(SETUP)
-	@$(PYTHON) -m infonce_kernels.lessons.sync
+	@$(PYTHON) -m infonce_kernels.lessons.sync $(ARGS)
 
 lint: $(SETUP)
 	@$(PYTHON) -m ruff check .

@@ -1,11 +1,13 @@
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+from infonce_kernels.lessons import execute
 from infonce_kernels.lessons.execute import execute_all
 from infonce_kernels.lessons.kernel import NotebookError, run_notebook
 
@@ -29,6 +31,34 @@ def test_failing_notebook_does_not_stop_the_others(
     executed = nbformat.read(output / "00_bad.ipynb", as_version=4)
     assert executed.cells[0].outputs[0].data["text/plain"] == "1"
     assert executed.cells[1].outputs[0].ename == "KeyError"
+
+
+@pytest.mark.parametrize(
+    ("source", "verify_exits", "expected"), [("1", 0, 0), ("1", 1, 1), ("1 / 0", 0, 1)]
+)
+def test_exit_code_tells_of_notebooks_and_rungs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    source: str,
+    verify_exits: int,
+    expected: int,
+) -> None:
+    path = tmp_path / "00_only.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell(source)]), path)
+    commands = []
+
+    def verify(command: list[str]) -> SimpleNamespace:
+        commands.append(command)
+        return SimpleNamespace(returncode=verify_exits)
+
+    monkeypatch.setattr(execute, "committed", lambda: [path])
+    monkeypatch.setattr(execute, "ROOT", tmp_path)
+    monkeypatch.setattr(execute, "OUTPUT", tmp_path / "build")
+    monkeypatch.setattr(execute.subprocess, "run", verify)
+    assert execute.main() == expected
+    assert commands == [[sys.executable, "-m", "infonce_kernels", "verify"]]
+    assert ("FAILED: 00_only, cell 1" in capsys.readouterr().err) == (source == "1 / 0")
 
 
 def test_stale_outputs_do_not_survive_a_failure(tmp_path: Path) -> None:

@@ -100,3 +100,35 @@ def test_added_cell_is_out_of_step(own_pair: tuple[Path, Path]) -> None:
     source, target = own_pair
     source.write_text(source.read_text("utf-8") + "\n```{code-cell} ipython3\n1\n```\n")
     assert "has 9 cells" in sync.out_of_step(source, target)[0]
+
+
+def test_check_names_stale_pairs_and_changes_nothing(
+    own_pair: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, target = own_pair
+    monkeypatch.setattr(sync, "pairs", lambda: [own_pair])
+    assert sync.main(["--check"]) == 0
+
+    stored = target.read_bytes()
+    source.write_text(source.read_text("utf-8").replace("loss 7.8512", "loss 1.25"))
+    assert sync.main(["--check"]) == 1
+    assert "01_sample.ipynb, cell 3 differs" in capsys.readouterr().err
+    assert target.read_bytes() == stored
+
+    assert sync.main(["01_sample"]) == 0
+    assert "written" in capsys.readouterr().out
+    assert sync.main(["--check"]) == 0
+
+
+def test_failing_lesson_is_reported(
+    own_pair: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own_pair[0].write_text(own_pair[0].read_text("utf-8").replace("print(", "1 / 0\nprint(", 1))
+    monkeypatch.setattr(sync, "pairs", lambda: [own_pair])
+    assert sync.main([]) == 1
+    printed = capsys.readouterr()
+    assert "FAILED" in printed.out and "cell 3: ZeroDivisionError" in printed.err
