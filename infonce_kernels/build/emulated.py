@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-import sys
+import shutil
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,22 +11,20 @@ from infonce_kernels import emulator
 from infonce_kernels.emulator import Runtime, rewrite, toolchain
 
 from . import cache, library
-from .errors import BackendUnavailable, compiler_failed
+from .errors import BackendUnavailable, compiler_failed, error_at
 from .library import KernelLibrary
 from .process import run
 from .source import KernelSource
 
-_SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
-
 
 def check() -> str:
-    """The C++ compiler's path. Raises BackendUnavailable, in one line, where there is none."""
-    if sys.platform == "win32":
-        raise BackendUnavailable("the emulator needs Linux or macOS; on Windows use WSL")
+    """The C++ compiler's path, once it has shown that it runs. Raises BackendUnavailable."""
     try:
-        return toolchain.compiler()
+        command = toolchain.compiler()
+        toolchain.fingerprint()
     except toolchain.CompilerMissing as missing:
         raise BackendUnavailable(str(missing)) from None
+    return shutil.which(command) or command
 
 
 def build(source: KernelSource) -> KernelLibrary:
@@ -46,13 +44,13 @@ def build(source: KernelSource) -> KernelLibrary:
         lambda staging: _compile(source, compiler, runtime, staging),
     )
     device = EmulatedDevice(Runtime.load(runtime))  # before the module that links against it
-    return library.load(source, "emulator", key, folder / f"kernel{_SUFFIX}", device)
+    return library.load(source, "emulator", key, folder / "kernel.so", device)
 
 
 def runtime_library() -> Path:
     """The emulator's shared library, built once for all kernels; Runtime.load takes it."""
     compiler = check()
-    name = f"libemulator{_SUFFIX}"
+    name = "libemulator.so"
 
     def compile_runtime(staging: Path) -> None:
         status, log = run(toolchain.runtime_command(staging / name))
@@ -76,11 +74,20 @@ def _emulator_key(fingerprint: str) -> str:
 
 def _compile(source: KernelSource, compiler: str, runtime: Path, staging: Path) -> None:
     text = staging / "kernel.cpp"
-    text.write_text(source.main.flatten(rewrite), encoding="utf-8")
-    command = toolchain.module_command(text, staging / f"kernel{_SUFFIX}", runtime, [])
+    text.write_text(source.main.flatten(_rewrite), encoding="utf-8")
+    command = toolchain.module_command(text, staging / "kernel.so", runtime, [])
     status, log = run(command)
     if status:
         raise compiler_failed(log, compiler, source.line, source.filename)
+
+
+def _rewrite(text: str, name: str) -> str:
+    """As many lines as `text` has: the `#line` that the rewriter puts first is flatten's task."""
+    try:
+        return rewrite(text, name).partition("\n")[2]
+    except SyntaxError as error:
+        line, _, message = str(error).removeprefix(f"{name}:").partition(": ")
+        raise error_at(name, int(line), message, text) from None
 
 
 class EmulatedDevice:

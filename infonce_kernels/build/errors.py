@@ -111,6 +111,12 @@ def _nvcc_column(echo: list[str]) -> int | None:
     return None
 
 
+def error_at(file: str, line: int, message: str, text: str) -> BuildError:
+    """An error that we found ourselves, in the form of a compiler's. text: the whole file's."""
+    shown = excerpt(text.splitlines()[line - 1], line, None).rstrip("\n")
+    return BuildError(f"{file}:{line}: error: {message}\n{shown}", file=file, line=line)
+
+
 def compiler_failed(
     log: str, compiler: str, learner_line: Callable[[str, int], str | None], title: str
 ) -> BuildError:

@@ -18,7 +18,7 @@ _THREADS_PER_BLOCK = 1024
 @dataclass(frozen=True)
 class Limits:
     """What one multiprocessor has. Shared memory in bytes; from compute capability 8.0 on each
-    block costs 1 KiB more than it asks for, which the system keeps. `barriers` counts the hardware's
+    block costs 1 KiB more than it asks for, which the system keeps. `barriers` are the hardware's
     barriers, 0 where they do not limit (before 9.0)."""
 
     warps: int

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .errors import BuildError, excerpt
+from .errors import BuildError, error_at
 from .source import KernelSource, SourceFile, without_comments
 
 # C++ spellings -> the one name that the launcher's tables use.
@@ -201,9 +201,4 @@ def _parameter(file: SourceFile, line: int, launcher: str, text: str) -> Paramet
 
 
 def _error(file: SourceFile, line: int, message: str) -> BuildError:
-    text = file.text.splitlines()[line - 1]
-    return BuildError(
-        f"{file.name}:{line}: error: {message}\n{excerpt(text, line, None)}".rstrip(),
-        file=file.name,
-        line=line,
-    )
+    return error_at(file.name, line, message, file.text)

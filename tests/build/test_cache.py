@@ -1,13 +1,12 @@
 import json
 import multiprocessing
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkProcess as Process
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from infonce_kernels.build import BuildError, cache
 
 KEY = "a" + "0" * 63
+FORK = multiprocessing.get_context("fork")  # PyTorch is loaded already
 
 
 def entries(root: Path) -> list[str]:
@@ -26,28 +26,27 @@ def writer(text: str) -> Callable[[Path], None]:
     return lambda staging: (staging / "result").write_text(text) and None
 
 
-def child(code: str, *arguments: str) -> subprocess.Popen[str]:
-    """A Python process with this one's cache; `code` may use cache, KEY, Path, sys and time."""
-    prelude = (
-        "import sys, time\nfrom pathlib import Path\nfrom infonce_kernels.build import cache\n"
-        f"KEY = {KEY!r}\n"
-    )
-    return subprocess.Popen(
-        [sys.executable, "-c", prelude + code, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-    )
+def hold(building: Event) -> None:
+    """A builder that does not end by itself."""
+
+    def build(staging: Path) -> None:
+        (staging / "half").write_text("half a library")
+        building.set()
+        time.sleep(60)
+
+    cache.entry("kernel", KEY, "kernel for a test", build)
 
 
-HOLD = """
-def build(staging):
-    (staging / "half").write_text("half a library")
-    print("holding", flush=True)
-    time.sleep(60)
-cache.entry("kernel", KEY, "kernel for a test", build)
-"""
+@pytest.fixture
+def holder() -> Iterator[Process]:
+    """Another process, in the middle of building `kernel`."""
+    building = FORK.Event()
+    process = FORK.Process(target=hold, args=(building,))
+    process.start()
+    assert building.wait(10)
+    yield process
+    process.kill()
+    process.join()
 
 
 def test_an_entry_is_built_once(empty_cache: Path) -> None:
@@ -116,27 +115,34 @@ def test_a_fallback_folder_of_someone_else_is_not_used(
 
 
 def test_the_builder_that_is_waited_for_is_named(
-    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+    empty_cache: Path, holder: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holder = child(HOLD)
-    try:
-        assert holder.stdout.readline() == "holding\n"
-        monkeypatch.setattr(cache, "LOCK_TIMEOUT_S", 0.2)
-        expected = f"held by process {holder.pid} on .* which builds kernel for a test since 20"
-        with pytest.raises(BuildError, match=expected):
-            cache.entry("other", KEY, "other for a test", writer("never"))
-    finally:
-        holder.kill()
-        holder.communicate()
+    monkeypatch.setattr(cache, "LOCK_TIMEOUT_S", 0.2)
+    expected = f"held by process {holder.pid} on .* which builds kernel for a test since 20"
+    with pytest.raises(BuildError, match=expected):
+        cache.entry("other", KEY, "other for a test", writer("never"))
     assert not (empty_cache / f"other-{KEY}").exists()
 
 
-def test_a_killed_builder_is_succeeded_at_once(empty_cache: Path) -> None:
-    holder = child(HOLD)
-    assert holder.stdout.readline() == "holding\n"
-    assert len(entries(empty_cache)) == 1  # its staging folder
-    holder.send_signal(signal.SIGKILL)
-    holder.communicate()
+def test_a_line_says_whom_one_waits_for(
+    empty_cache: Path,
+    holder: Process,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("INFONCE_KERNELS_QUIET", raising=False)
+    monkeypatch.setattr(cache, "_PATIENCE_S", 0.1)
+    threading.Timer(0.5, holder.kill).start()
+    cache.entry("kernel", KEY, "kernel for a test", writer("right"))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"waiting for process {holder.pid} on ")
+    assert second.startswith("building kernel for a test ... ")
+
+
+def test_a_killed_builder_is_succeeded_at_once(empty_cache: Path, holder: Process) -> None:
+    assert entries(empty_cache) == [f".building-kernel-{KEY}"]
+    holder.kill()  # SIGKILL: nothing of it can tidy up
+    holder.join()
     start = time.monotonic()
     # Another kernel under the same lock: the dead one's half-built folder goes too.
     cache.entry("other", KEY, "other for a test", writer("right"))
@@ -145,19 +151,24 @@ def test_a_killed_builder_is_succeeded_at_once(empty_cache: Path) -> None:
 
 
 def test_four_processes_build_once(empty_cache: Path, tmp_path: Path) -> None:
-    code = """
-def build(staging):
-    with open(sys.argv[1], "a") as log:
-        log.write("built\\n")
-    time.sleep(0.3)
-    (staging / "result").write_text("the result")
-folder = cache.entry("kernel", KEY, "kernel for a test", build)
-print((folder / "result").read_text())
-"""
-    children = [child(code, str(tmp_path / "log")) for _ in range(4)]
-    outputs = [process.communicate(timeout=60) for process in children]
-    assert [process.returncode for process in children] == [0] * 4, outputs
-    assert [output for output, _ in outputs] == ["the result\n"] * 4
+    results = FORK.Queue()
+
+    def build(staging: Path) -> None:
+        with (tmp_path / "log").open("a") as log:
+            log.write("built\n")
+        time.sleep(0.3)
+        (staging / "result").write_text("the result")
+
+    def use() -> None:
+        folder = cache.entry("kernel", KEY, "kernel for a test", build)
+        results.put((folder / "result").read_text())
+
+    processes = [FORK.Process(target=use) for _ in range(4)]
+    for process in processes:
+        process.start()
+    assert [results.get(timeout=30) for _ in processes] == ["the result"] * 4
+    for process in processes:
+        process.join()
     assert (tmp_path / "log").read_text() == "built\n"
 
 
@@ -179,20 +190,24 @@ def test_threads_of_one_process_build_once(empty_cache: Path) -> None:
     assert len(built) == 1
 
 
-def test_a_fork_does_not_release_the_parents_lock(
-    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outcome = []
+def test_a_fork_does_not_release_the_parents_lock(empty_cache: Path) -> None:
+    errors = FORK.Queue()
+
+    def contend() -> None:
+        cache.LOCK_TIMEOUT_S = 0.2
+        try:
+            cache.entry("other", KEY, "other for a test", writer("never"))
+        except BuildError as error:
+            errors.put(str(error))
 
     def build(staging: Path) -> None:
-        process = multiprocessing.get_context("fork").Process(target=lambda: None)
-        process.start()
-        process.join()
-        contender = child("cache.LOCK_TIMEOUT_S = 0.3\n" + HOLD)
-        outcome.append(contender.communicate(timeout=60)[1])
+        for target in (lambda: None, contend):  # the first ends, and its copies of files close
+            process = FORK.Process(target=target)
+            process.start()
+            process.join()
 
     cache.entry("kernel", KEY, "kernel for a test", build)
-    assert f"held by process {os.getpid()}" in outcome[0]
+    assert f"held by process {os.getpid()}" in errors.get(timeout=10)
 
 
 def test_a_forked_child_builds_for_itself(empty_cache: Path) -> None:
@@ -201,7 +216,7 @@ def test_a_forked_child_builds_for_itself(empty_cache: Path) -> None:
     def build_in_child() -> None:
         cache.entry("child", KEY, "child for a test", writer("child"))
 
-    process = multiprocessing.get_context("fork").Process(target=build_in_child)
+    process = FORK.Process(target=build_in_child)
     process.start()
     process.join(timeout=30)
     assert process.exitcode == 0
