@@ -6,6 +6,7 @@ import platform
 from collections.abc import Sequence
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -60,7 +61,7 @@ def _doctor(options: argparse.Namespace) -> int:
         console = Console()
         for name, value in facts.items():
             console.print(f"{name:14} {value}", highlight=False)
-        table = Table("backend", "here", "what is missing, and what mends it")
+        table = Table("backend", "here", "what is missing, and what mends it", box=box.SIMPLE_HEAD)
         table.add_row("pytorch", "[green]ready[/]", "")
         for backend, reason in reasons.items():
             table.add_row(backend, "[yellow]no[/]" if reason else "[green]ready[/]", reason or "")
@@ -85,12 +86,16 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _print_report(report: Report) -> None:
-    table = Table(
-        "rung", "backend", "pass", "max error against float64", "limit", "worst at", "verdict"
-    )
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("rung", "backend", "pass", "max error", "limit", "worst at", "verdict"):
+        table.add_column(heading, no_wrap=heading != "verdict")
     for check in report:
         colour = "green" if check.passed else "red"
         error, limit = f"{check.error:.1e}", f"{check.limit:.0e}"
         verdict = f"[{colour}]{check.verdict}[/]"
         table.add_row(check.rung, check.backend, check.pass_, error, limit, check.problem, verdict)
-    Console().print(table)
+    console = Console()
+    console.print("Errors against float64: of a loss relative, of a gradient relative in norm.")
+    console.print(table)
+    failed = sum(not check.passed for check in report)
+    console.print(f"{failed} of {len(report)} wrong" if failed else f"all {len(report)} right")

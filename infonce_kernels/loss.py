@@ -128,11 +128,10 @@ def _losses(
         tau = temperature.reshape(()) if learned else torch.tensor(temperature, dtype=torch.float64)
         return reference.losses(query, positive, negatives, tau.to(query.dtype), precision)
     tau = temperature.to(query.device, torch.float32) if learned else None
-    losses, _, _ = operators.forward(
+    return operators.losses(
         query.contiguous(), positive.contiguous(), negatives.contiguous(),
         math.nan if learned else float(temperature), tau, rung, precision,
     )  # fmt: skip
-    return losses
 
 
 def _check_operands(query: Tensor, positive: Tensor, negatives: Tensor) -> torch.dtype:

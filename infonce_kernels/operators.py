@@ -1,10 +1,13 @@
 """The rungs as PyTorch operators: `infonce_kernels::forward` and `infonce_kernels::backward`.
 
-Registered with `torch.library`, so that autograd, `torch.compile` and `torch.func` see shapes and
-derivatives and not the pointers behind them. A rung's launchers say by their prototypes what they
-want; what a launcher does not take, PyTorch computes: v3 takes `const float* similarities`, so the
-product is `torch.matmul`'s; v1 takes `float* similarities` and writes them itself.
+Registered with `torch.library`, so that `torch.compile` and `torch.func` see shapes and not the
+pointers behind them; `losses` ties the two together for autograd. A rung's launchers say by their
+prototypes what they want; what a launcher does not take, PyTorch computes: v3 takes
+`const float* similarities`, so the product is `torch.matmul`'s; v1 takes `float* similarities` and
+writes them itself.
 """
+
+import math
 
 import torch
 from torch import Tensor
@@ -55,12 +58,16 @@ def forward(
 
     query (B, D), positive (B, D), negatives (N, D): float32, contiguous, on one device.
     `temperature_tensor`, one float32 element on that device, takes the place of `temperature` where
-    given. Returns loss (B,), similarities (B, N) and statistics (3, B), all float32.
+    given. Returns loss (B,), similarities (B, N) and statistics (3, B), or (0, B) where the rung
+    keeps none; all float32.
     """
     library = _library(rung, query)
     (B, D), N = query.shape, negatives.shape[0]
-    loss, similarities, statistics = _forward_outputs(query, negatives)
-    if not _writes(library, "infonce_forward", "similarities"):
+    loss = _unwritten(query, B)
+    statistics = _unwritten(query, _statistics(library), B)
+    if _writes(library, "infonce_forward", "similarities"):
+        similarities = _unwritten(query, B, N)
+    else:
         similarities = product(query, negatives.T, precision)
     library.launchers["infonce_forward"].call(
         dict(
@@ -72,14 +79,21 @@ def forward(
     return loss, similarities, statistics
 
 
-def _forward_outputs(query: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    B, N = query.shape[0], negatives.shape[0]
-    return query.new_empty(B), query.new_empty(B, N), query.new_empty(3, B)
-
-
 @forward.register_fake
 def _(query, positive, negatives, temperature, temperature_tensor, rung, precision):
-    return _forward_outputs(query, negatives)
+    B, N = query.shape[0], negatives.shape[0]
+    statistics = query.new_empty(_statistics(_library(rung, query)), B)
+    return query.new_empty(B), query.new_empty(B, N), statistics
+
+
+def _statistics(library: KernelLibrary) -> int:
+    """How many numbers a query the rung keeps for backward."""
+    return 3 if _writes(library, "infonce_forward", "statistics") else 0
+
+
+def _unwritten(like: Tensor, *shape: int) -> Tensor:
+    """Memory for a kernel to write; for the emulator NaN, so that what no thread writes shows."""
+    return like.new_empty(shape) if like.is_cuda else like.new_full(shape, math.nan)
 
 
 @torch.library.custom_op(f"{_NAMESPACE}::backward", mutates_args=())
@@ -101,13 +115,16 @@ def backward(
     `wanted` says which; the others come back with no element. Shapes and dtypes are those of
     `forward`.
     """
+    if len(query) == 0:  # nothing is launched, and negatives that nobody met have no gradient
+        return tuple(x.zero_() for x in _backward_outputs(query, positive, negatives, wanted))
     library = _library(rung, query)
     (B, D), N = query.shape, negatives.shape[0]
-    grad_query, grad_positive, grad_negatives, grad_temperature = _backward_outputs(
-        query, positive, negatives, wanted
-    )
     by_rung = _writes(library, "infonce_backward", "grad_negatives")
-    grad_similarities = torch.empty_like(similarities) if wanted[0] or wanted[2] else None
+    written = [*wanted[:2], wanted[2] and by_rung, wanted[3]]
+    grad_query, grad_positive, grad_negatives, grad_temperature = _backward_outputs(
+        query, positive, negatives, written
+    )
+    grad_similarities = _unwritten(query, B, N) if wanted[0] or wanted[2] else None
     library.launchers["infonce_backward"].call(
         dict(
             grad_loss=grad_loss, query=query, positive=positive, negatives=negatives,
@@ -134,7 +151,8 @@ def _backward_outputs(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     shapes = (query.shape, positive.shape, negatives.shape, query.shape[:1])
     return tuple(
-        query.new_empty(shape if want else (0,)) for shape, want in zip(shapes, wanted, strict=True)
+        _unwritten(query, *(shape if want else (0,)))
+        for shape, want in zip(shapes, wanted, strict=True)
     )
 
 
@@ -146,36 +164,63 @@ def _(
     return _backward_outputs(query, positive, negatives, wanted)
 
 
-def _setup_context(ctx, inputs, output) -> None:
-    query, positive, negatives, ctx.temperature, temperature_tensor, ctx.rung, ctx.precision = (
-        inputs
-    )
-    _, similarities, statistics = output
-    ctx.save_for_backward(query, positive, negatives, temperature_tensor, similarities, statistics)
+class _Losses(torch.autograd.Function):
+    """An autograd.Function and not `register_autograd`, which `torch.func.grad` refuses."""
 
+    generate_vmap_rule = True
 
-def _differentiate(ctx, grad_loss, grad_similarities, grad_statistics):
-    query, positive, negatives, temperature_tensor, similarities, statistics = ctx.saved_tensors
-    wanted = [ctx.needs_input_grad[k] for k in (0, 1, 2, 4)]
-    if torch.is_grad_enabled():
-        # create_graph=True: someone will differentiate the gradient, so it is made of
-        # differentiable operations.
-        temperature = temperature_tensor
-        if temperature is None:
-            temperature = torch.tensor(ctx.temperature, dtype=query.dtype)
-        gradients = reference.gradients(
-            grad_loss, query, positive, negatives, temperature, ctx.precision, wanted
+    @staticmethod
+    def forward(query, positive, negatives, temperature, temperature_tensor, rung, precision):
+        return forward(query, positive, negatives, temperature, temperature_tensor, rung, precision)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        query, positive, negatives, ctx.temperature, temperature_tensor, ctx.rung, precision = (
+            inputs
         )
-    else:
-        gradients = backward(
-            grad_loss.contiguous(), query, positive, negatives, similarities, statistics,
-            ctx.temperature, temperature_tensor, ctx.rung, ctx.precision, wanted,
-        )  # fmt: skip
-        gradients = [g if want else None for g, want in zip(gradients, wanted, strict=True)]
-        if wanted[3]:
-            gradients[3] = gradients[3].sum().reshape_as(temperature_tensor)
-    by_query, by_positive, by_negatives, by_temperature = gradients
-    return by_query, by_positive, by_negatives, None, by_temperature, None, None
+        _, similarities, statistics = output
+        ctx.precision = precision
+        ctx.mark_non_differentiable(similarities, statistics)
+        ctx.save_for_backward(
+            query, positive, negatives, temperature_tensor, similarities, statistics
+        )
+
+    @staticmethod
+    def backward(ctx, grad_loss, *_):
+        query, positive, negatives, temperature_tensor, similarities, statistics = ctx.saved_tensors
+        wanted = [ctx.needs_input_grad[k] for k in (0, 1, 2, 4)]
+        if torch.is_grad_enabled():
+            # create_graph=True: someone will differentiate the gradient, so it is made of
+            # differentiable operations.
+            temperature = temperature_tensor
+            if temperature is None:
+                temperature = torch.tensor(ctx.temperature, dtype=query.dtype)
+            gradients = reference.gradients(
+                grad_loss, query, positive, negatives, temperature, ctx.precision, wanted
+            )
+        else:
+            gradients = backward(
+                grad_loss.contiguous(), query, positive, negatives, similarities, statistics,
+                ctx.temperature, temperature_tensor, ctx.rung, ctx.precision, wanted,
+            )  # fmt: skip
+            gradients = [g if want else None for g, want in zip(gradients, wanted, strict=True)]
+            if wanted[3]:
+                gradients[3] = gradients[3].sum().reshape_as(temperature_tensor)
+        by_query, by_positive, by_negatives, by_temperature = gradients
+        return by_query, by_positive, by_negatives, None, by_temperature, None, None
 
 
-forward.register_autograd(_differentiate, setup_context=_setup_context)
+def losses(
+    query: Tensor,
+    positive: Tensor,
+    negatives: Tensor,
+    temperature: float,
+    temperature_tensor: Tensor | None,
+    rung: str,
+    precision: str | None,
+) -> Tensor:
+    """Each query's loss (B,) by a rung, twice differentiable; arguments as for `forward`."""
+    loss, _, _ = _Losses.apply(
+        query, positive, negatives, temperature, temperature_tensor, rung, precision
+    )
+    return loss

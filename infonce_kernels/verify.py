@@ -82,9 +82,10 @@ class Report(list[Check]):
 
     def to_dicts(self) -> list[dict]:
         """Plain values, for JSON."""
-        return [
+        rows = [
             asdict(check) | {"passed": check.passed, "verdict": check.verdict} for check in self
         ]
+        return [{key.rstrip("_"): value for key, value in row.items()} for row in rows]
 
     def __repr__(self) -> str:
         rows = [("rung", "backend", "pass", "max error", "limit", "worst at", "verdict")]

@@ -391,22 +391,18 @@ def test_vmap_over_queries(rung, device):
 
 @pytest.mark.parametrize(("rung", "device"), KERNEL_PATHS)
 def test_opcheck(rung, device):
-    query, positive, negatives = (x.requires_grad_() for x in draw(5, 9, 7, device))
-    tau = torch.tensor([0.2], device=device, requires_grad=True)
+    query, positive, negatives = draw(5, 9, 7, device)
+    grad_loss, tau = torch.ones(5, device=device), torch.tensor([0.2], device=device)
     operators = torch.ops.infonce_kernels
     for temperature, tensor in ((0.1, None), (math.nan, tau)):
-        torch.library.opcheck(
-            operators.forward.default,
-            (query, positive, negatives, temperature, tensor, rung, "fp32"),
-        )
-    kept = operators.forward(query, positive, negatives, 0.1, None, rung, "fp32")
-    detached = [
-        x.detach() for x in (torch.ones(5, device=device), query, positive, negatives, *kept[1:])
-    ]
-    for wanted in ([True] * 4, [False, True, False, False], [False, False, True, False]):
-        torch.library.opcheck(
-            operators.backward.default, (*detached, 0.1, None, rung, "fp32", wanted)
-        )
+        arguments = (query, positive, negatives, temperature, tensor, rung, "fp32")
+        torch.library.opcheck(operators.forward.default, arguments)
+        _, similarities, statistics = operators.forward(*arguments)
+        for wanted in ([True] * 4, [False, True, False, False], [False, False, True, False]):
+            torch.library.opcheck(
+                operators.backward.default,
+                (grad_loss, *arguments[:3], similarities, statistics, *arguments[3:], wanted),
+            )
 
 
 @pytest.mark.cuda
