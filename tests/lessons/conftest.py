@@ -20,17 +20,17 @@ kernelspec:
 
 """
 
+# One white pixel.
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg=="
+
+# It imports nothing slow, since many tests execute it; the committed lessons test the real thing.
 LESSON = f"""{HEADER}# A lesson about $x^2$
 
 ```{{code-cell}} ipython3
 :tags: [setup]
 
-from infonce_kernels.lessons.exercises import NotYet, check
-
-@check
 def check_square(square):
-    if square(3) != 9:
-        raise NotYet("the square of 3 is 9")
+    print("passed" if square(3) == 9 else "not yet: the square of 3 is 9")
 ```
 
 ```{{code-cell}} ipython3
@@ -40,13 +40,12 @@ print("loss 7.8512, error 3.1e-07, ok")
 ```
 
 ```{{code-cell}} ipython3
-import os
 import sys
-import matplotlib.pyplot as plt
+from base64 import b64decode
+from IPython.display import Image
 
 print("compiling", file=sys.stderr)
-plt.plot([1, 2])
-plt.show()
+Image(b64decode("{PNG}"))
 ```
 
 Write `square`.

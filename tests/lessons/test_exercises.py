@@ -7,19 +7,19 @@ from infonce_kernels.lessons.exercises import NotYet, Verdict, check, find, judg
 def test_stub_fails_and_solution_passes(notebook: NotebookNode) -> None:
     (exercise,) = find(notebook, "01_sample")
     assert exercise.name == "01_sample/1"
-    assert judge(exercise) == ("not yet: the square of 3 is 9", "passed")
+    assert judge(exercise) == ("not yet: the square of 3 is 9\n", "passed\n")
 
 
 def test_stub_that_passes_is_seen(notebook: NotebookNode) -> None:
     notebook.cells[5].source = notebook.cells[7].source
     (exercise,) = find(notebook, "01_sample")
-    assert judge(exercise)[0] == "passed"
+    assert judge(exercise)[0] == "passed\n"
 
 
 def test_wrong_solution_is_seen(notebook: NotebookNode) -> None:
-    notebook.cells[7].source = "def square(x):\n    return x / 0"
+    notebook.cells[7].source = "def square(x):\n    return x"
     (exercise,) = find(notebook, "01_sample")
-    assert judge(exercise)[1] == "not yet: ZeroDivisionError: division by zero"
+    assert judge(exercise)[1] == "not yet: the square of 3 is 9\n"
 
 
 @pytest.mark.parametrize(

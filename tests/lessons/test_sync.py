@@ -64,7 +64,7 @@ def test_outputs_come_from_the_cpu_path(own_pair: tuple[Path, Path]) -> None:
 def test_failing_cell_is_named_and_the_notebook_left_alone(own_pair: tuple[Path, Path]) -> None:
     source, target = own_pair
     stored = target.read_bytes()
-    source.write_text(source.read_text("utf-8").replace("print(", "1 / 0\nprint(", 1))
+    source.write_text(source.read_text("utf-8").replace('print("loss', '1 / 0\nprint("loss'))
     with pytest.raises(NotebookError, match="01_sample, cell 3: ZeroDivisionError"):
         sync.synchronise(source, target)
     assert target.read_bytes() == stored
@@ -127,7 +127,9 @@ def test_failing_lesson_is_reported(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    own_pair[0].write_text(own_pair[0].read_text("utf-8").replace("print(", "1 / 0\nprint(", 1))
+    own_pair[0].write_text(
+        own_pair[0].read_text("utf-8").replace('print("loss', '1 / 0\nprint("loss')
+    )
     monkeypatch.setattr(sync, "pairs", lambda: [own_pair])
     assert sync.main([]) == 1
     printed = capsys.readouterr()
