@@ -147,13 +147,13 @@ def build(source: KernelSource, arch: str = DEFAULT_ARCH) -> CompileReport:
 
 
 def _compile(source: KernelSource, compiler: nvcc.Nvcc, flags: list[str], staging: Path) -> None:
-    nvcc.check_host_compiler("g++")
+    host = nvcc.check_host_compiler("g++")
     (staging / "kernel.cu").write_text(source.main.flatten(), encoding="utf-8")
     # Names relative to the working folder: nvcc passes its command lines through a shell.
     command = [compiler.path, "-cubin", *flags, "-Xptxas", "-v", "kernel.cu", "-o", "kernel.cubin"]
     status, log = run(command, cwd=staging)
     if status:
-        raise compiler_failed(log, str(compiler.path), source.line, source.filename)
+        raise compiler_failed(log, f"{compiler.path} with {host}", source.line, source.filename)
     (staging / "log.txt").write_text(log)
 
 

@@ -109,7 +109,7 @@ def _architecture_flags() -> list[str]:
 
 
 def _compile(source: KernelSource, compiler: nvcc.Nvcc, flags: list[str], staging: Path) -> None:
-    nvcc.check_host_compiler("c++")  # load_inline's own default
+    host = nvcc.check_host_compiler("c++")  # load_inline's own default
     # PyTorch pastes flags into a ninja file whose commands a shell splits.
     flags = [*flags, *map(shlex.quote, _host_compiler_flags())]
     try:
@@ -117,7 +117,9 @@ def _compile(source: KernelSource, compiler: nvcc.Nvcc, flags: list[str], stagin
     except RuntimeError as error:  # what load_inline raises when ninja fails, with all its output
         log = str(error)
         (staging / "log.txt").write_text(log)
-        raise compiler_failed(log, str(compiler.path), source.line, source.filename) from None
+        raise compiler_failed(
+            log, f"{compiler.path} with {host}", source.line, source.filename
+        ) from None
     # Built twice in one process, the name ends in PyTorch's version number.
     (built,) = staging.glob("infonce_*.so")
     built.rename(staging / "kernel.so")

@@ -28,7 +28,7 @@ class BuildError(RuntimeError):
     """A kernel could not be built.
 
     `file` and `line` are the learner's own, where the compiler named one; `log` is everything that
-    the compiler printed; `compiler` is its path.
+    the compiler printed; `compiler` is its path, with that of the host compiler under nvcc.
     """
 
     def __init__(
@@ -122,8 +122,8 @@ def compiler_failed(
 ) -> BuildError:
     """The BuildError for a failed compilation.
 
-    compiler: path of the compiler that ran. learner_line: (file, line) -> text of that line, or
-    None where the file is not the learner's. title: what was built, e.g. "v1_naive.cu".
+    compiler: path of the compiler that ran, for the message. learner_line: (file, line) -> text of
+    that line, or None where the file is not the learner's. title: what was built, "v1_naive.cu".
     """
     error = first_error(log)
     if error is None:
@@ -131,15 +131,23 @@ def compiler_failed(
         return BuildError(
             f"{title}: {compiler} failed. Its last lines:\n{tail}", log=log, compiler=compiler
         )
-    file, line, excerpt = _locate(error, log.splitlines(), learner_line)
+    lines = log.splitlines()
+    file, line, shown = _locate(error, lines, learner_line)
     where = f"{file}:{line}" if file else title
-    position = f" ({Path(error.file).name}:{error.line})" if _elsewhere(error, file) else ""
-    message = f"{where}: error: {error.message}{position}\n{excerpt}compiler: {compiler}"
+    elsewhere = error.file is not None and error.file != file
+    position = f" ({Path(error.file).name}:{error.line})" if error.file and elsewhere else ""
+    if error.file is None:
+        shown = _said_before(lines[: error.index])
+    message = f"{where}: error: {error.message}{position}\n{shown}compiler: {compiler}"
     return BuildError(message, file=file, line=line, log=log, compiler=compiler)
 
 
-def _elsewhere(error: Diagnostic, file: str | None) -> bool:
-    return error.file is not None and error.file != file
+def _said_before(lines: list[str]) -> str:
+    """What stands before an error without a line, where the reason often is: what the host compiler
+    said, before nvcc's "failed to preprocess". ninja's echo of the commands is left out."""
+    noise = re.compile(r"\s*$|ptxas info|Error building extension|FAILED: |\[\d+/\d+\] |.{400}")
+    kept = [line for line in lines if not noise.match(line)]
+    return "".join(f"{line}\n" for line in kept[-20:])
 
 
 def _locate(

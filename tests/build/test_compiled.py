@@ -1,3 +1,5 @@
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -131,7 +133,7 @@ def test_an_error_is_the_learners(cache_root: Path, compiler: nvcc.Nvcc, scale_t
         'mine.cu:5: error: identifier "factr" is undefined\n'
         "    5 |   if (i < n) y[i] = factr * x[i];\n"
         "      |                     ^\n"
-        f"compiler: {compiler.path}"
+        f"compiler: {compiler.path} with {shutil.which(os.environ.get('CXX', 'g++'))}"
     )
     assert (caught.value.file, caught.value.line) == ("mine.cu", 5)
     assert 'identifier "factr" is undefined' in caught.value.log

@@ -1,0 +1,238 @@
+import copy
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from infonce_kernels.build import (
+    BackendUnavailable,
+    BuildError,
+    KernelLibrary,
+    LaunchError,
+    backends,
+    build,
+    emulated,
+    load,
+)
+from infonce_kernels.build.library import KernelLibrary as Library
+from infonce_kernels.emulator import EmulatorError, UnsupportedFeature
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def emulate(text: str, name: str = "mine") -> KernelLibrary:
+    library = build(text, "emulator", name=name)
+    assert isinstance(library, KernelLibrary)
+    return library
+
+
+def scaled(library: KernelLibrary, factor: float = 3.0, n: int = 1000) -> None:
+    """Launch, and compare with PyTorch's own product."""
+    x = torch.randn(n)
+    y = torch.empty(n)
+    library.scale(x, y, factor, n)
+    assert torch.equal(y, factor * x)
+
+
+def entries(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if path.name != "locks")
+
+
+def test_a_kernel_runs_on_cpu_tensors(cache_root: Path, scale_text: str) -> None:
+    library = emulate(scale_text, "scale")
+    assert (library.name, library.backend, library.text) == ("scale", "emulator", scale_text)
+    for n in (1, 127, 128, 129, 1000):
+        scaled(library, n=n)
+    library.scale(torch.empty(0), torch.empty(0), 2.0, 0)  # nothing to launch
+    assert "scale" in dir(library)
+    with pytest.raises(AttributeError, match=r"scale\.cu has no launcher 'sale'; it has scale"):
+        library.sale()
+
+
+def test_edit_to_result_takes_less_than_three_seconds(cache_root: Path, scale_text: str) -> None:
+    emulated.runtime_library()
+
+    def seconds(edit: str) -> float:
+        start = time.perf_counter()
+        scaled(emulate(f"{scale_text}// {edit}\n"))
+        return time.perf_counter() - start
+
+    assert min(seconds("first"), seconds("second")) < 3
+
+
+def test_the_same_text_is_the_same_object(cache_root: Path, scale_text: str) -> None:
+    library = emulate(scale_text)
+    assert emulate(scale_text) is library
+    assert copy.copy(library) is library and copy.deepcopy(library) is library
+    assert pickle.loads(pickle.dumps(library)) is library
+    assert emulate(scale_text + "\n") is not library
+
+
+def test_quoted_headers_are_followed(cache_root: Path, tmp_path: Path, scale_text: str) -> None:
+    folder = tmp_path / "with blank"
+    folder.mkdir()
+    kernel, launcher = scale_text.split('extern "C"')
+    (folder / "kernel.cuh").write_text("#pragma once\n" + kernel)
+    (folder / "mine.cu").write_text(f'#include "kernel.cuh"\nextern "C"{launcher}')
+    scaled(build(folder / "mine.cu", "emulator"))
+    (folder / "kernel.cuh").write_text(kernel.replace("factor * x[i]", "2 * factor * x[i]"))
+    edited = build(folder / "mine.cu", "emulator")
+    y = torch.empty(1)
+    edited.scale(torch.ones(1), y, 3.0, 1)
+    assert y.item() == 6.0
+    (folder / "kernel.cuh").write_text(kernel.replace("factor * x[i]", "factr * x[i]"))
+    with pytest.raises(BuildError, match=r"^kernel\.cuh:5: error: 'factr' was not declared"):
+        build(folder / "mine.cu", "emulator")
+
+
+def test_an_error_is_the_learners_and_leaves_nothing(cache_root: Path, scale_text: str) -> None:
+    scaled(emulate(scale_text))
+    before = entries(cache_root)
+    with pytest.raises(BuildError) as caught:
+        emulate(scale_text.replace("factor * x[i]", "factr * x[i]"))
+    first, source, caret, compiler = str(caught.value).splitlines()
+    assert first.startswith("mine.cu:5: error: 'factr' was not declared in this scope")
+    assert source == "    5 |   if (i < n) y[i] = factr * x[i];"
+    assert caret == "      |                     ^"
+    assert compiler == f"compiler: {shutil.which(os.environ.get('CXX', 'g++'))}"
+    assert "mine.cu:5" in caught.value.log
+    assert entries(cache_root) == before
+    scaled(emulate(scale_text + "// corrected\n"))
+
+
+def test_a_launch_without_its_end_is_shown_at_its_line(cache_root: Path, scale_text: str) -> None:
+    with pytest.raises(BuildError, match=r"^mine\.cu:9: error: .*>>>") as caught:
+        emulate(scale_text.replace("stream>>>", "stream>>"))
+    assert "    9 |   if (n > 0) scale_kernel<<<" in str(caught.value)
+
+
+def test_an_unsupported_feature_passes_unchanged(cache_root: Path, scale_text: str) -> None:
+    scaled(emulate(scale_text))
+    before = entries(cache_root)
+    with pytest.raises(UnsupportedFeature) as caught:
+        emulate(scale_text + '__global__ void ptx() {\n  asm volatile("membar.gl;");\n}\n')
+    assert (caught.value.filename, caught.value.line) == ("mine.cu", 13)
+    assert entries(cache_root) == before
+
+
+def test_a_text_without_launcher_says_what_one_looks_like(scale_text: str) -> None:
+    with pytest.raises(
+        BuildError, match=r'mine\.cu has no launcher.*(?s:.*)extern "C" cudaError_t'
+    ):
+        emulate(scale_text.split('extern "C"')[0])
+
+
+def test_a_failed_launch_has_the_emulators_error_and_the_next_works(
+    cache_root: Path, scale_text: str
+) -> None:
+    library = emulate(scale_text.replace("y[i] = ", "y[i + (i == 70 ? 1ll << 40 : 0)] = "))
+    x, y = torch.ones(1000), torch.zeros(1000)
+    with pytest.raises(LaunchError, match=r"scale failed: kernel scale_kernel: .*mine\.cu:5") as e:
+        library.scale(x, y, 2.0, 1000)
+    assert isinstance(e.value.__cause__, EmulatorError)
+    assert e.value.code == 700  # cudaErrorIllegalAddress
+    assert (e.value.__cause__.file, e.value.__cause__.line) == ("mine.cu", 5)
+    assert (e.value.__cause__.block, e.value.__cause__.thread) == ((0, 0, 0), (70, 0, 0))
+    library.scale(x, y.zero_(), 2.0, 60)
+    assert y.sum() == 120
+
+
+def test_a_hundred_modules_load_in_one_process(cache_root: Path, scale_text: str) -> None:
+    """A hundred files, so that the loader cannot take two for one."""
+    library = emulate(scale_text)
+    device = library.scale._device
+    folder = cache_root.parent / "hundred"
+    folder.mkdir(exist_ok=True)
+    for index in range(100):
+        path = folder / f"{index}.so"
+        shutil.copy(library.path, path)
+        scaled(Library(library.source, "emulator", library.key, path, device), float(index))
+
+
+def test_every_module_keeps_its_own_kernels(cache_root: Path, scale_text: str) -> None:
+    """Two versions of the same names in one process."""
+    one = emulate(scale_text)
+    two = emulate(scale_text.replace("factor * x[i]", "-factor * x[i]"))
+    y = torch.empty(1)
+    for library, sign in ((one, 1), (two, -1), (one, 1)):
+        library.scale(torch.ones(1), y, 2.0, 1)
+        assert y.item() == 2.0 * sign
+
+
+PROGRAM = """
+import multiprocessing, sys, torch
+from infonce_kernels.build import build
+
+def use(results):
+    library = build(open(sys.argv[1]).read(), "emulator")
+    y = torch.empty(3)
+    library.scale(torch.tensor([1.0, 2.0, 3.0]), y, 2.0, 3)
+    results.put(y.tolist())
+
+fork = multiprocessing.get_context("fork")  # before anything is built or loaded
+results = fork.Queue()
+processes = [fork.Process(target=use, args=(results,)) for _ in range(4)]
+for process in processes:
+    process.start()
+for process in processes:
+    print(results.get(timeout=200))
+for process in processes:
+    process.join()
+    assert process.exitcode == 0
+"""
+
+
+def test_four_processes_with_an_empty_cache_agree(tmp_path: Path, scale_text: str) -> None:
+    """Also: cache and working folder have blanks, and nothing else is written."""
+    here = tmp_path / "with space (1)"
+    here.mkdir()
+    (here / "mine.cu").write_text(scale_text)
+    environment = os.environ | {
+        "TORCH_EXTENSIONS_DIR": str(tmp_path / "ext dir"),
+        "HOME": str(tmp_path / "home"),
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    environment.pop("INFONCE_KERNELS_QUIET", None)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "mine.cu"],
+        cwd=here,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[2.0, 4.0, 6.0]\n" * 4
+    assert done.stderr.count("building the emulator ... ") == 1
+    assert done.stderr.count("building kernel for the emulator ... ") == 1
+    assert sorted(path.name for path in here.iterdir()) == ["mine.cu"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ext dir", "with space (1)"]
+
+
+@pytest.mark.parametrize("name", ["/nonexistent/g++", "fails"])
+def test_a_compiler_that_does_not_run_is_named(
+    name: str, tmp_path: Path, scale_text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "fails"
+    script.write_text("#!/bin/sh\necho 'marker: this compiler is out of order'\nexit 1\n")
+    script.chmod(0o755)
+    path = str(script) if name == "fails" else name
+    monkeypatch.setenv("CXX", path)
+    with pytest.raises(BackendUnavailable) as caught:
+        build(scale_text, "emulator")
+    assert path in str(caught.value)
+    assert ("marker: this compiler is out of order" in str(caught.value)) == (name == "fails")
+    reason = backends()["emulator"]
+    assert reason is not None and path in reason and "\n" not in reason
+
+
+def test_the_key_follows_the_text(cache_root: Path, scale_text: str) -> None:
+    assert emulate(scale_text).key != emulate(scale_text + "// edited\n").key
+    # The name is part of what error messages say, so it is part of what is built.
+    assert emulate(scale_text, "one").key != emulate(scale_text, "two").key
+    assert load(scale_text, "one").digest() == load(scale_text, "one").digest()
