@@ -2,26 +2,29 @@
 //
 // v1 read every element of query and negatives from global memory once for each thread that needed it, and let a single
 // thread walk a whole row. Here a block stages tiles of both operands in shared memory, so that each element is loaded
-// once a tile instead of 16 times, by neighbouring threads from neighbouring addresses; and a row's maximum and sum are
+// once a tile instead of 32 times, by neighbouring threads from neighbouring addresses; and a row's maximum and sum are
 // a tree reduction by 256 threads.
 //
-// Forward: 5 launches. 2 B N D FLOPs, and 4 (2 B N D / 16 + 3 B N) bytes asked of the caches, a sixteenth of v1's. Limit:
-// two shared-memory loads for each multiply-add, and the (B, N) matrix, which is written once and read twice.
+// Forward: 5 launches. 2 B N D FLOPs, and 4 (2 B N D / 32 + 3 B N) bytes asked of the caches where v1's threads ask for
+// 4 (2 B N D + 3 B N). Limit: two shared-memory loads for each multiply-add, and the (B, N) matrix, which is written once
+// and read twice.
 // Backward: 4 launches, 4 B N D FLOPs.
 #include "infonce.cuh"
 
-constexpr int kTile = 16;      // a block of 16 x 16 threads computes a 16 x 16 tile of a product
+constexpr int kTile = 32;      // a block of 32 x 32 threads computes a 32 x 32 tile of a product
 constexpr int kThreads = 256;  // a block of 256 threads reduces a row
 
 // ---- matrix products through shared memory ---------------------------------------------------------------------------
 
 // c (M, N) = a (M, K) b (K, N). A transposed operand lies in memory as (K, M) or (N, K), row after row. In either case
-// threadIdx.x runs along the rows in memory, so a warp reads two whole 64-byte pieces: 4 sectors, the least there is.
+// threadIdx.x runs along the rows in memory, so neighbouring threads read neighbouring floats: 32 of them are 4 sectors,
+// the least there is.
 //
-// Each tile row is padded by one float. Without it the 16 elements of a column would share two banks, and a warp that
-// writes two columns would wait for 8 passes; with it they lie in different banks, and two passes do.
+// Each tile row is padded by one float. Shared memory has 32 banks of one word: without the padding the 32 elements of a
+// column would all lie in one bank, and threads that write a column would wait for 32 passes instead of 1.
 template <bool kTransposeA, bool kTransposeB, bool kDropInfinities>
-__global__ void product_kernel(const float* a, const float* b, float* c, int M, int N, int K) {
+__global__ void __launch_bounds__(kTile* kTile)
+    product_kernel(const float* a, const float* b, float* c, int M, int N, int K) {
   __shared__ float a_tile[kTile][kTile + 1];  // [m][k]
   __shared__ float b_tile[kTile][kTile + 1];  // [k][n]
   const int x = threadIdx.x, y = threadIdx.y;
