@@ -112,11 +112,9 @@ def _round_up(value: int, unit: int) -> int:
 def _by_registers(warps: int, registers: int) -> int:
     if registers == 0:
         return _REGISTERS_PER_SM
-    per_warp = _round_up(registers * WARP, _REGISTER_UNIT)
-    # The launch check counts a block's warps in whole rounds over the sub-partitions.
-    per_block = per_warp * _round_up(warps, _SUB_PARTITIONS)
-    if per_block > _REGISTERS_PER_SM or registers > _REGISTERS_PER_THREAD:
+    if registers > _REGISTERS_PER_THREAD:
         return 0
+    per_warp = _round_up(registers * WARP, _REGISTER_UNIT)
     resident = _REGISTERS_PER_SM // _SUB_PARTITIONS // per_warp * _SUB_PARTITIONS
     return resident // warps
 
