@@ -76,7 +76,8 @@ def _compile(source: KernelSource, compiler: str, runtime: Path, staging: Path) 
     text = staging / "kernel.cpp"
     text.write_text(source.main.flatten(_rewrite), encoding="utf-8")
     command = toolchain.module_command(text, staging / "kernel.so", runtime, [])
-    status, log = run(command)
+    # The working folder becomes part of the debug information; the reader's is no business of it.
+    status, log = run(command, cwd=staging)
     if status:
         raise compiler_failed(log, compiler, source.line, source.filename)
 
