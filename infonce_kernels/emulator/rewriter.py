@@ -278,10 +278,14 @@ class _Rewriter:
         base, declarators = _split_declaration("".join(pieces).strip())
         if not declarators:
             raise self._error("this __shared__ declaration cannot be understood", line)
+        statements: list[str] = []
+        if "{" in base:  # a struct defined right here
+            statements = [f"using cuemu_type_{declarators[0].name} = {base}"]
+            base = f"cuemu_type_{declarators[0].name}"
         if is_extern:
-            statements = [self._extern_array(base, d, line) for d in declarators]
+            statements += [self._extern_array(base, d, line) for d in declarators]
         else:
-            statements = [self._variable(base, d, alignment, line) for d in declarators]
+            statements += [self._variable(base, d, alignment, line) for d in declarators]
         self.output.append("; ".join(s for s in statements if s) + newlines)
         self.position = end
 
@@ -320,10 +324,9 @@ class _Rewriter:
             )
         kind = f"{base}{declarator.stars}{declarator.dimensions}"
         name = declarator.name
-        align = alignment or f"alignof({base}{declarator.stars})"
         return (
             f"struct cuemu_{name}; auto& {name} = ::cuemu::shared<{kind}, cuemu_{name}>"
-            f'("{name}", {align}, __FILE__, {line})'
+            f'("{name}", {alignment or 0}, __FILE__, {line})'
         )
 
 
@@ -357,7 +360,7 @@ def _take_alignment(pieces: list[str]) -> tuple[str, list[str]]:
 def _split_declaration(text: str) -> tuple[str, list[_Declarator]]:
     """``float a[N], *b`` into ``float`` and its declarators; no declarators if it is no such text."""
     parts = list(_split_commas(re.sub(r"\s+", " ", text)))
-    first = re.fullmatch(r"(.*[\w>\s])??\s*((?:\*\s*)*)\b(\w+)\s*((?:\[.*\])?)\s*", parts[0])
+    first = re.fullmatch(r"(.*[\w>}\s])??\s*((?:\*\s*)*)\b(\w+)\s*((?:\[.*\])?)\s*", parts[0])
     if not first or not first[1]:
         return "", []
     declarators = [_Declarator(first[2].replace(" ", ""), first[3], first[4])]

@@ -15,8 +15,9 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 INCLUDE = FOLDER / "include"
 
-_COMMON = ["-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-pthread"]
+_COMMON = ["-std=c++17", "-g1", "-fPIC", "-shared", "-pthread"]
 _MODULE = [
+    "-O2",
     "-ffp-contract=fast",  # nvcc fuses a * b + c by default
     "-fno-strict-aliasing",  # kernels reinterpret float as float4
     "-fno-semantic-interposition",  # a function of the module may be inlined
@@ -83,8 +84,8 @@ def _predefined_macros(command: str, flags: tuple[str, ...]) -> str:
 
 
 def _cpu_flags(command: str) -> list[str]:
-    """Use what this processor offers: x86 compilers say -march=native, some others -mcpu."""
-    return [next((f for f in ("-march=native", "-mcpu=native") if _accepts(command, f)), "-O2")]
+    """Use what this processor offers: some compilers say -march=native, others -mcpu=native."""
+    return [f for f in ("-march=native", "-mcpu=native") if _accepts(command, f)][:1]
 
 
 def _module_flags(command: str) -> list[str]:
@@ -124,8 +125,9 @@ def runtime_command(output: Path, *, ucontext: bool = False) -> list[str]:
     return [
         *_split(command),
         *_COMMON,
-        *defines,
+        "-O3",
         "-fvisibility=hidden",
+        *defines,
         f"-Wl,-soname,libcuemu-{version.hexdigest()[:12]}.so",
         f"-I{INCLUDE}",
         *sources,

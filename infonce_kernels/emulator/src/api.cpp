@@ -100,10 +100,18 @@ CUEMU_EXPORT int cuemu_launch(const LaunchConfig* config, void (*body)(void*), v
 
 // ---- device functions --------------------------------------------------------------------------
 
-CUEMU_EXPORT uint3 cuemu_thread_index() { return running_worker("threadIdx").fiber()->index; }
-CUEMU_EXPORT uint3 cuemu_block_index() { return running_worker("blockIdx").block_index(); }
-CUEMU_EXPORT dim3 cuemu_block_dim() { return running_worker("blockDim").launch()->config.block; }
-CUEMU_EXPORT dim3 cuemu_grid_dim() { return running_worker("gridDim").launch()->config.grid; }
+CUEMU_EXPORT uint64_t cuemu_thread_index() {
+  return running_worker("threadIdx").fiber()->index;
+}
+CUEMU_EXPORT uint64_t cuemu_block_index() {
+  return pack(running_worker("blockIdx").block_index());
+}
+CUEMU_EXPORT uint64_t cuemu_block_dim() {
+  return pack(running_worker("blockDim").launch()->config.block);
+}
+CUEMU_EXPORT uint64_t cuemu_grid_dim() {
+  return pack(running_worker("gridDim").launch()->config.grid);
+}
 CUEMU_EXPORT unsigned cuemu_linear_thread() {
   return running_worker("a warp operation").fiber()->linear;
 }

@@ -5,10 +5,7 @@
 #include <cstring>
 
 #ifndef CUEMU_UCONTEXT
-// cuemu_switch(void** save, void* load) pushes the registers that a callee must preserve, stores
-// the stack pointer, takes the other one, and pops. cuemu_resume is its second half, where a signal
-// handler enters with the stack pointer already set.
-extern "C" void cuemu_switch(void** save, void* load);
+// The second half of cuemu_switch, where a signal handler enters with the stack pointer already set.
 extern "C" void cuemu_resume();
 
 #if defined(__x86_64__)
@@ -85,8 +82,6 @@ namespace cuemu {
 
 #ifdef CUEMU_UCONTEXT
 
-void switch_context(Context& from, Context& to) { swapcontext(&from.state, &to.state); }
-
 void make_context(Context& context, char* stack, size_t size, void (*entry)()) {
   getcontext(&context.state);
   context.state.uc_stack.ss_sp = stack;
@@ -98,10 +93,6 @@ void make_context(Context& context, char* stack, size_t size, void (*entry)()) {
 void resume_after_signal(ucontext_t*, Context& to) { setcontext(&to.state); }
 
 #else
-
-void switch_context(Context& from, Context& to) {
-  cuemu_switch(&from.stack_pointer, to.stack_pointer);
-}
 
 void make_context(Context& context, char* stack, size_t size, void (*entry)()) {
   const uintptr_t top = (reinterpret_cast<uintptr_t>(stack) + size) & ~uintptr_t(15);

@@ -9,6 +9,12 @@
 #endif
 #include <ucontext.h>
 
+#ifndef CUEMU_UCONTEXT
+// Pushes the registers that a callee must preserve, stores the stack pointer, takes the other one,
+// and pops.
+extern "C" void cuemu_switch(void** save, void* load);
+#endif
+
 namespace cuemu {
 
 struct Context {
@@ -20,7 +26,13 @@ struct Context {
 };
 
 // Saves the running context in `from` and goes on where `to` was saved.
-void switch_context(Context& from, Context& to);
+inline void switch_context(Context& from, Context& to) {
+#ifdef CUEMU_UCONTEXT
+  swapcontext(&from.state, &to.state);
+#else
+  cuemu_switch(&from.stack_pointer, to.stack_pointer);
+#endif
+}
 
 // Prepares `context` to run `entry`, which must never return, on the given stack.
 void make_context(Context& context, char* stack, size_t size, void (*entry)());

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <set>
@@ -34,6 +35,9 @@ struct Site {
   const char* file = nullptr;
   int line = 0;
 };
+inline bool operator==(Site a, Site b) {
+  return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
+}
 
 // Why a launch ended early. `program_counters` is filled when the place is known only as addresses
 // (a wild pointer, an endless loop): the innermost comes first.

@@ -26,7 +26,7 @@ static std::string coordinates(uint3 v) {
   return "(" + std::to_string(v.x) + "," + std::to_string(v.y) + "," + std::to_string(v.z) + ")";
 }
 
-static const char* name_of(WarpOperation operation) {
+static const char* name_of(int operation) {
   return operation == kShuffle ? "a warp shuffle"
          : operation == kBallot ? "a warp vote"
                                 : "__syncwarp()";
@@ -91,6 +91,12 @@ void* Worker::static_shared(SharedVariable* variable, Site site) {
 
 // ---- the scheduler -----------------------------------------------------------------------------
 
+inline void Worker::back_to_scheduler() {
+  Fiber& self = *fiber_;
+  self.atomics = 0;
+  switch_context(self.context, scheduler_);
+}
+
 void Worker::run(Launch& launch) {
   launch_ = &launch;
   threads_ = launch.threads;
@@ -130,7 +136,7 @@ void Worker::start_block() {
   for (unsigned i = 0; i < threads_; ++i) {
     Fiber& fiber = fibers_[i];
     fiber.linear = i;
-    fiber.index = {i % block.x, i / block.x % block.y, i / block.x / block.y};
+    fiber.index = pack({i % block.x, i / block.x % block.y, i / block.x / block.y});
     fiber.waits_at = {};
     fiber.atomics = 0;
     // The stacks start at different cache sets: their tops, all 64 KiB apart, would share one.
@@ -182,12 +188,6 @@ void Worker::resume(Fiber& fiber) {
   else if (!dead_ && block_aborted()) record_stop(fiber);
 }
 
-void Worker::back_to_scheduler() {
-  Fiber& self = *fiber_;
-  self.atomics = 0;
-  switch_context(self.context, scheduler_);
-}
-
 void Worker::fiber_main() {
   Worker* worker = current_worker;
   try {
@@ -223,7 +223,7 @@ unsigned Worker::barrier(int predicate, Site site) {
   if (arrived_ == 0) {
     barrier_site_ = site;
     predicates_ = 0;
-  } else if (site.line != barrier_site_.line || strcmp(site.file, barrier_site_.file) != 0) {
+  } else if (!(site == barrier_site_)) {
     divergent_ = true;
   }
   ++arrived_;
@@ -232,7 +232,7 @@ unsigned Worker::barrier(int predicate, Site site) {
   warp.at_barrier |= bit(self);
   warp.runnable &= ~bit(self);
   back_to_scheduler();
-  return static_cast<unsigned>(self.result);
+  return barrier_result_;  // stays until this thread arrives at the next barrier
 }
 
 void Worker::release_barrier() {
@@ -249,7 +249,7 @@ void Worker::release_barrier() {
                   "Volta, where a thread that has returned counts as arrived)",
                   barrier_site_);
   }
-  for (unsigned i = 0; i < threads_; ++i) fibers_[i].result = predicates_;
+  barrier_result_ = predicates_;
   for (unsigned w = 0; w < warp_count_; ++w) {
     warps_[w].runnable = warps_[w].at_barrier;
     warps_[w].at_barrier = 0;
@@ -263,16 +263,11 @@ uint64_t Worker::warp_operation(WarpOperation operation, unsigned mask, uint64_t
                                 Site site) {
   Fiber& self = *fiber_;
   Warp& warp = warp_of(self);
-  if (!(mask & bit(self))) {
-    char text[160];
-    snprintf(text, sizeof text, "lane %u calls %s with the mask 0x%08x, which does not name it",
-             self.linear % 32, name_of(operation), mask);
-    fail(kLaunchFailure, text, site);
-  }
+  if (!(mask & bit(self))) fail_not_in_mask(operation, mask, site);
   self.operation = operation;
   self.mask = mask;
   self.value = value;
-  self.source = source;
+  self.source = static_cast<unsigned char>(source & 31);
   self.waits_at = site;
   warp.in_operation |= bit(self);
   warp.runnable &= ~bit(self);
@@ -286,7 +281,7 @@ bool Worker::try_complete(unsigned index, unsigned mask) {
   Fiber* lanes = &fibers_[index * 32];
   const unsigned taking_part = mask & warp.live;
   if (taking_part == 0 || (warp.in_operation & taking_part) != taking_part) return false;
-  const WarpOperation operation = lanes[__builtin_ctz(taking_part)].operation;
+  const int operation = lanes[__builtin_ctz(taking_part)].operation;
   unsigned ballot = 0;
   for (unsigned rest = taking_part; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
@@ -363,10 +358,17 @@ void Worker::before_atomic(const void* address) {
 void Worker::fail(int code, const std::string& text, Site site) {
   Failure failure{code, text, site};
   failure.in_thread = true;
-  failure.thread = fiber_->index;
+  failure.thread = unpack(fiber_->index);
   record_failure(std::move(failure));
   back_to_scheduler();
   __builtin_unreachable();
+}
+
+void Worker::fail_not_in_mask(WarpOperation operation, unsigned mask, Site site) {
+  char text[160];
+  snprintf(text, sizeof text, "lane %u calls %s with the mask 0x%08x, which does not name it",
+           fiber_->linear % 32, name_of(operation), mask);
+  fail(kLaunchFailure, text, site);
 }
 
 void Worker::record_failure(Failure failure) {
@@ -397,7 +399,7 @@ void Worker::record_stop(const Fiber& last) {
   if (launch_->stop_reason() == StopReason::kNone) return;  // an earlier block has failed
   Failure failure{stop_code(*launch_), stop_text(*launch_), last.waits_at};
   failure.in_thread = true;
-  failure.thread = last.index;
+  failure.thread = unpack(last.index);
   record_failure(std::move(failure));
 }
 
@@ -455,7 +457,7 @@ void Worker::record_fault(const Fiber& fiber) {
         failure.text = describe_address(address);
   }
   failure.in_thread = true;
-  failure.thread = fiber.index;
+  failure.thread = unpack(fiber.index);
   failure.program_counters.assign(fault_.program_counters,
                                   fault_.program_counters + fault_.depth);
   const bool told = fault_.signal == kKickSignal && launch_->stop_reason() == StopReason::kNone;
@@ -491,7 +493,7 @@ std::string Worker::waiting_threads() const {
   std::string text;
   for (const Group& group : groups)
     text += "\n  " + plural(group.count, "thread") + " " + group.place + " (first: " +
-            coordinates(fibers_[group.first].index) + ")";
+            coordinates(unpack(fibers_[group.first].index)) + ")";
   return text;
 }
 

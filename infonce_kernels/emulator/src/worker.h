@@ -23,17 +23,17 @@ namespace cuemu {
 
 constexpr size_t kStackSize = 64 * 1024;  // bytes a CUDA thread, of which one page is the guard
 
-struct Fiber {
+// One cache line (with the assembly contexts): a block's fibers and stacks hardly fit in the L1 cache.
+struct alignas(64) Fiber {
   Context context;
-  uint3 index;      // threadIdx
-  unsigned linear;  // its number in the block
+  uint64_t index;      // threadIdx, packed
+  unsigned linear;     // its number in the block
+  unsigned atomics;    // since it last gave up the processor
   Site waits_at;
   // The warp operation it waits in, and that operation's result.
-  WarpOperation operation;
+  unsigned char operation, source;
   unsigned mask;
-  int source;
   uint64_t value, result;
-  unsigned atomics;  // since it last gave up the processor
 };
 
 // Lanes of a warp, one bit each.
@@ -68,6 +68,7 @@ class Worker {
   void* dynamic_shared() const { return dynamic_shared_; }
   void before_atomic(const void* address);
   void wait_for_earlier_blocks();
+  [[noreturn]] void fail_not_in_mask(WarpOperation operation, unsigned mask, Site site);
   [[noreturn]] void fail(int code, const std::string& text, Site site);
 
   // Called by a signal handler on this thread. The second leaves the running fiber for ever.
@@ -116,7 +117,8 @@ class Worker {
   uint64_t sequence_ = 0;
   uint3 block_index_{};
   Fiber* volatile fiber_ = nullptr;
-  unsigned threads_ = 0, warp_count_ = 0, live_ = 0, arrived_ = 0, predicates_ = 0;
+  unsigned threads_ = 0, warp_count_ = 0, live_ = 0, arrived_ = 0;
+  unsigned predicates_ = 0, barrier_result_ = 0;
   bool dead_ = false, divergent_ = false;
   Site barrier_site_;
   Site last_warning_;

@@ -42,17 +42,24 @@ struct SharedVariable {
 
 enum WarpOperation { kShuffle, kBallot, kSyncWarp };
 
+// CUDA's limits leave 32 bits for x and 16 for y and z: a position fits in one register.
+inline uint64_t pack(uint3 v) { return v.x | uint64_t(v.y) << 32 | uint64_t(v.z) << 48; }
+inline uint3 unpack(uint64_t packed) {
+  return {unsigned(packed), unsigned(packed >> 32) & 0xffff, unsigned(packed >> 48)};
+}
+
 }  // namespace cuemu
 
 extern "C" {
 int cuemu_launch(const cuemu::LaunchConfig* config, void (*body)(void*), void* arguments);
 
-// The built-in variables. They never change while a CUDA thread lives, and `const` tells the
-// compiler so: it may keep threadIdx.x in a register across stores and barriers, as nvcc does.
-uint3 cuemu_thread_index() __attribute__((const));
-uint3 cuemu_block_index() __attribute__((const));
-dim3 cuemu_block_dim() __attribute__((const));
-dim3 cuemu_grid_dim() __attribute__((const));
+// The built-in variables, packed (see cuemu::pack). They never change while a CUDA thread lives, and
+// `const` tells the compiler so: it may keep threadIdx.x in a register across stores and barriers,
+// as nvcc does.
+uint64_t cuemu_thread_index() __attribute__((const));
+uint64_t cuemu_block_index() __attribute__((const));
+uint64_t cuemu_block_dim() __attribute__((const));
+uint64_t cuemu_grid_dim() __attribute__((const));
 unsigned cuemu_linear_thread() __attribute__((const));
 
 // Returns how many arriving threads brought a non-zero predicate.

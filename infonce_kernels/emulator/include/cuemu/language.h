@@ -17,13 +17,13 @@
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __maxnreg__(...)
-#define __forceinline__ __inline__ __attribute__((always_inline))
+#define __forceinline__ __attribute__((always_inline))  // often written beside `inline`
 #define __align__(n) __attribute__((aligned(n)))
 
-#define threadIdx (::cuemu_thread_index())
-#define blockIdx (::cuemu_block_index())
-#define blockDim (::cuemu_block_dim())
-#define gridDim (::cuemu_grid_dim())
+#define threadIdx (::cuemu::unpack(::cuemu_thread_index()))
+#define blockIdx (::cuemu::unpack(::cuemu_block_index()))
+#define blockDim (::dim3(::cuemu::unpack(::cuemu_block_dim())))
+#define gridDim (::dim3(::cuemu::unpack(::cuemu_grid_dim())))
 static constexpr int warpSize = 32;
 
 namespace cuemu {
@@ -45,10 +45,11 @@ inline void launch(LaunchConfig config, Kernel kernel, Arguments... arguments) {
 }
 
 // `__shared__ T x[N]` becomes `struct cuemu_x; auto& x = shared<T[N], cuemu_x>("x")`. The local
-// struct makes one variable of each declaration, and one for each instantiation of a template.
+// struct makes one variable of each declaration, and one for each instantiation of a template. An
+// alignment of 0 is that of the type.
 template <class T, class Site>
 inline T& shared(const char* name, size_t alignment, const char* file, int line) {
-  static SharedVariable variable{name, sizeof(T), alignment, -1};
+  static SharedVariable variable{name, sizeof(T), alignment ? alignment : alignof(T), -1};
   return *static_cast<T*>(cuemu_static_shared(&variable, file, line));
 }
 

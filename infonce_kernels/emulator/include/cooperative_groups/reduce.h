@@ -1,0 +1,3 @@
+// Reductions of cooperative groups.
+#pragma once
+#include "../cooperative_groups.h"
