@@ -103,6 +103,7 @@ class _Rewriter:
         self.output: list[str] = []
         self.depth = 0  # of braces; 0 is file scope if no namespace is open
         self.scopes: list[str] = []  # "namespace" or "other", one for each open brace
+        self.directive_lines = _directive_lines(source)
         self.file_scope_arrays: dict[str, str] = {}  # extern __shared__ name -> element type
 
     def run(self) -> str:
@@ -141,6 +142,10 @@ class _Rewriter:
 
     def _error(self, message: str, line: int) -> SyntaxError:
         return SyntaxError(f"{self.filename}:{line}: {message}")
+
+    def _line_text(self, line: int) -> str:
+        """The line as C++; inside a macro, that of the macro's use."""
+        return "__LINE__" if line in self.directive_lines else str(line)
 
     def _last_output(self, index: int | None = None) -> int:
         """The index of the last piece of output before ``index`` that is not blank, or -1."""
@@ -195,9 +200,10 @@ class _Rewriter:
         closing = self._find(")", opening + 1)
         arguments = self._text(opening + 1, closing)
         blanks = self._text(end + 1, opening)
-        name = " ".join(kernel.split()).replace("\\", "\\\\").replace('"', '\\"')
+        name = " ".join(kernel.replace("\\\n", " ").split())
         self.output.append(
-            f'::cuemu::launch(::cuemu::LaunchConfig("{name}", __FILE__, {line}, {configuration}), '
+            f"::cuemu::launch(::cuemu::LaunchConfig(CUEMU_STRING({name}), __FILE__, "
+            f"{self._line_text(line)}, {configuration}), "
             f"[&](auto... cuemu_arguments) {{ {kernel}(cuemu_arguments...); }}{blanks}"
             + (f", {self._null_as_pointer(opening + 1, closing)}" if arguments.strip() else "")
             + ")"
@@ -237,6 +243,10 @@ class _Rewriter:
         """The first index of ``name``, ``name<...>``, ``name[...]`` or ``(...)`` that ends at i."""
         closers = {">": "<", ">>>": "<", ")": "(", "]": "["}
         if self.output[i] not in closers:
+            before = self._last_output(i)
+            while before > 1 and self.output[before - 1 : before + 1] == ["#", "#"]:
+                i = self._last_output(before - 1)  # a name that a macro pastes: a##b
+                before = self._last_output(i)
             return i
         angle = self.output[i].startswith(">")
         depth = 0
@@ -266,7 +276,8 @@ class _Rewriter:
         end = self._find(";", self.position + 1)
         is_extern = self._remove_extern()
         words = [t for t in self.tokens[self.position + 1 : end]]
-        newlines = "\n" * self._text(self.position + 1, end).count("\n")
+        newline = "\\\n" if line in self.directive_lines else "\n"
+        newlines = newline * self._text(self.position + 1, end).count("\n")
         pieces = [" " if t.is_blank else t.text for t in words]
         if "extern" in pieces:
             pieces.remove("extern")
@@ -326,8 +337,19 @@ class _Rewriter:
         name = declarator.name
         return (
             f"struct cuemu_{name}; auto& {name} = ::cuemu::shared<{kind}, cuemu_{name}>"
-            f'("{name}", {alignment or 0}, __FILE__, {line})'
+            f'("{name}", {alignment or 0}, __FILE__, {self._line_text(line)})'
         )
+
+
+def _directive_lines(source: str) -> set[int]:
+    """The lines of preprocessor directives, with those that a backslash joins to them."""
+    found: set[int] = set()
+    joined = False
+    for number, text in enumerate(source.split("\n"), 1):
+        if joined or text.lstrip().startswith("#"):
+            found.add(number)
+            joined = text.rstrip().endswith("\\")
+    return found
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,14 @@ _MODULE = [
     "-fno-delete-null-pointer-checks",  # a null pointer must fault where it is used
     "-fno-builtin-printf",  # printf("x\n") must stay printf: see language.h
     "-fstack-clash-protection",  # a large frame must touch the guard page, not jump over it
-    "-fno-omit-frame-pointer",
+    "-fno-optimize-sibling-calls",  # a call at a function's end keeps the function in the trace
     "-Wl,-Bsymbolic",  # its own functions first, whatever else the process has loaded
     "-Wno-unknown-pragmas",
     "-Wno-attributes",
 ]
 _OPTIONAL = [  # not known to every compiler
     "-fno-finite-loops",  # an endless loop must stay one
+    "-fno-isolate-erroneous-paths-dereference",  # an error in sight must fault, not be removed
     "-fno-gnu-unique",  # static variables of templates belong to their module
 ]
 

@@ -147,7 +147,7 @@ void Worker::start_block() {
   for (unsigned w = 0; w < warp_count_; ++w) {
     const unsigned lanes = std::min(32u, threads_ - w * 32);
     const unsigned all = lanes == 32 ? ~0u : (1u << lanes) - 1;
-    warps_[w] = {all, all, 0, 0, 0};
+    warps_[w] = {all, all, 0, 0, 0, 0};
   }
 }
 
@@ -157,6 +157,7 @@ void Worker::run_block() {
     for (unsigned i = 0; i < warp_count_ && !dead_; ++i) run_warp(warp_order_[i]);
     if (dead_) return;
     if (live_ == 0) return;
+    if (release_yielded()) continue;
     if (arrived_ != live_) {
       record_failure({kLaunchFailure, "deadlock: no thread of the block can go on" + waiting_threads(),
                       fibers_[0].waits_at});
@@ -211,8 +212,22 @@ void Worker::thread_returned() {
   back_to_scheduler();
 }
 
+// The thread's turn comes again when the other threads of the block have had theirs.
 void Worker::yield() {
-  if (launch_->threads > 1) back_to_scheduler();  // still runnable: its turn comes again
+  Warp& warp = warp_of(*fiber_);
+  warp.runnable &= ~bit(*fiber_);
+  warp.yielded |= bit(*fiber_);
+  back_to_scheduler();
+}
+
+bool Worker::release_yielded() {
+  unsigned any = 0;
+  for (unsigned w = 0; w < warp_count_; ++w) {
+    any |= warps_[w].yielded;
+    warps_[w].runnable |= warps_[w].yielded;
+    warps_[w].yielded = 0;
+  }
+  return any != 0;
 }
 
 // ---- barriers ----------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ struct alignas(64) Fiber {
 
 // Lanes of a warp, one bit each.
 struct Warp {
-  unsigned live, runnable, at_barrier, in_operation, at_active_mask;
+  unsigned live, runnable, yielded, at_barrier, in_operation, at_active_mask;
 };
 
 // What a signal handler leaves for the scheduler: it must not allocate memory or take locks.
@@ -92,6 +92,7 @@ class Worker {
   bool try_complete(unsigned warp, unsigned mask);
   void complete_after_return(unsigned warp);
   bool release_active_masks(unsigned warp);
+  bool release_yielded();
   void release_barrier();
   void record_failure(Failure failure);
   void record_fault(const Fiber& fiber);

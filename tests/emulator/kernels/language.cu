@@ -1,5 +1,7 @@
 // The language: launches of every form, shared memory of every form.
 #include <cfloat>
+#include <cstdio>
+#include <cstring>
 #include <cuda_runtime.h>
 // a comment with k<<<1, 2>>>(x) and __shared__ float z[3];
 static const char* text = "k<<<1,2>>>(\"x\") __shared__ int q[2];";
@@ -47,14 +49,11 @@ __global__ void shared_forms(T* out, const T* in) {
 }  // namespace inner
 }  // namespace outer
 
-struct Owner {
-  static __global__ void member(float* o, float value) { o[threadIdx.x] = value; }
-};
-template <class T>
-struct TemplatedOwner {
-  template <int kAdd>
-  static __global__ void member(T* o) { o[threadIdx.x] += kAdd; }
-};
+__global__ void fill(float* o, float value) { o[threadIdx.x] = value; }
+namespace templated {
+template <int kAdd>
+__global__ void add(float* o) { o[threadIdx.x] += kAdd; }
+}
 struct Scale { float factor; };
 __global__ void by_value(Scale s, float* o, const int* __restrict__ index) { o[threadIdx.x] = s.factor * index[threadIdx.x]; }
 template <class F>
@@ -76,12 +75,12 @@ extern "C" cudaError_t language(float* o, const float* in, const int* index) {
   by_value<<<1, 32>>>(Scale{2.f}, o + 128, index);
   generic<Square><<<1, 32>>>(Square{}, o + 160);
   generic<<<dim3(1), 32>>>([] __device__(int i) { return float(i + 1); }, o + 192);
-  Owner::member<<<1, 32, 0>>>(o + 224, 7.f);
-  ::TemplatedOwner<float>::template member<3><<<(1), (32)>>>(o + 224);
+  fill<<<1, 32, 0>>>(o + 224, 7.f);
+  ::templated::add<3><<<(1), (32)>>>(o + 224);
   deduced<<<1, 32>>>(o + 256, 1.5f, NULL);
-  auto kernel = &Owner::member;
+  auto kernel = &fill;
   kernel<<<1, 32>>>(o + 288, 9.f);
-  void (*table[])(float*, float) = {Owner::member};
+  void (*table[])(float*, float) = {fill};
   if (in) table[0]<<<1, 32>>>(o + 320, 11.f); else no_arguments<<<1, 1>>>();
   no_arguments <<< 2, 3 >>> ( );
   int x = 1 << 3; x >>= 1; int many = 1'000;
@@ -111,7 +110,7 @@ __device__ __noinline__ float neighbour(float v) {
   __syncthreads();
   return r;
 }
-static inline __device__ __forceinline__ float twice(float x) { return 2 * x; }
+static __device__ __forceinline__ float twice(float x) { return 2 * x; }
 __global__ void __launch_bounds__(64) with_functions(float* o) {
   const float t = threadIdx.x;
   o[threadIdx.x] = neighbour<1>(t) + 100 * twice(neighbour<2>(t));

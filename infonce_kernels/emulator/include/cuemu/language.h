@@ -9,7 +9,7 @@
 
 #include "interface.h"
 
-#define __global__
+#define __global__ __attribute__((noinline))  // so that an error can name the line in it
 #define __device__
 #define __host__
 #define __constant__
@@ -33,10 +33,11 @@ namespace cuemu {
 inline size_t dynamic_shared_limit = 48 * 1024;
 
 // k<T><<<grid, block, bytes, stream>>>(args) becomes
-//   launch(LaunchConfig("k<T>", file, line, grid, block, bytes, stream),
+//   launch(LaunchConfig(CUEMU_STRING(k<T>), file, line, grid, block, bytes, stream),
 //          [&](auto... a) { k<T>(a...); }, args)
 // The arguments are copied once, as CUDA copies them, and a kernel template still deduces its
 // parameters from them.
+#define CUEMU_STRING(...) #__VA_ARGS__
 template <class Kernel, class... Arguments>
 inline void launch(LaunchConfig config, Kernel kernel, Arguments... arguments) {
   config.dynamic_limit = dynamic_shared_limit;
