@@ -241,27 +241,25 @@ class _Rewriter:
 
     def _begin_of_name(self, i: int) -> int:
         """The first index of ``name``, ``name<...>``, ``name[...]`` or ``(...)`` that ends at i."""
-        closers = {">": "<", ">>>": "<", ")": "(", "]": "["}
-        if self.output[i] not in closers:
+        if self.output[i] not in (">", ">>>", ")", "]"):
             before = self._last_output(i)
             while before > 1 and self.output[before - 1 : before + 1] == ["#", "#"]:
                 i = self._last_output(before - 1)  # a name that a macro pastes: a##b
                 before = self._last_output(i)
             return i
-        angle = self.output[i].startswith(">")
-        depth = 0
         j = i
+        angles = brackets = 0
         while j >= 0:
             piece = self.output[j]
             if piece in (")", "]", "}"):
-                depth += 1
+                brackets += 1
             elif piece in _OPENING:
-                depth -= 1
-            elif angle and set(piece) == {">"}:
-                depth += len(piece)
-            elif angle and set(piece) == {"<"}:
-                depth -= len(piece)
-            if depth == 0:
+                brackets -= 1
+            elif brackets == 0 and set(piece) == {">"}:
+                angles += len(piece)
+            elif brackets == 0 and set(piece) == {"<"}:
+                angles -= len(piece)
+            if brackets == 0 and (angles == 0 or not self.output[i].startswith(">")):
                 break
             j -= 1
         if self.output[i] == ")":

@@ -30,11 +30,14 @@ __device__ __noinline__ void store(float* p, long i) {
 __global__ void in_function(float* p) { store(p, 1l << 40); }
 RUN(in_function, 1, 32)
 
-__device__ __forceinline__ float load(const float* p, long i) {
-  return p[i];  // inlined
+__device__ __forceinline__ float strided_sum(const float* p, long stride) {
+  float sum = 0;
+  for (int i = 0; i < 4; ++i)
+    sum += p[i * stride];  // inlined
+  return sum;
 }
 __global__ void inlined(float* p) {
-  p[0] = load(p, 1l << 40);
+  p[0] = strided_sum(p, 1l << 40);
 }
 RUN(inlined, 1, 32)
 
