@@ -2,8 +2,8 @@
 
 A kernel file is rewritten line by line into plain C++ (:func:`rewrite`), compiled by the system's
 compiler (:mod:`toolchain`) into a small module, and run by a library (:class:`Runtime`) in which
-every CUDA thread is a fiber: barriers, warp shuffles, shared memory and atomics do what they do on a
-GPU, and a fault in a kernel becomes a Python error.
+every CUDA thread is a fiber: barriers, warp shuffles, shared memory and atomics do what they do on
+a GPU, and a fault in a kernel becomes a Python error.
 
 The emulator knows nothing of any particular kernel. It has no caches and no clock: it shows what a
 kernel computes, not how fast.

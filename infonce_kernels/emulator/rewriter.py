@@ -1,8 +1,8 @@
 """CUDA C++ into plain C++, line by line.
 
 A C++ compiler cannot parse three things of CUDA: a launch ``k<<<grid, block>>>(x)``, a
-``__shared__`` variable, and an ``extern __shared__`` array. :func:`rewrite` turns them into calls of
-``include/cuemu/language.h`` and leaves every other character where it is, so that the compiler's
+``__shared__`` variable, and an ``extern __shared__`` array. :func:`rewrite` turns them into calls
+of ``include/cuemu/language.h`` and leaves every other character where it is, so that the compiler's
 messages, the debugger's lines and the emulator's errors name the lines of the learner's file.
 """
 
@@ -72,9 +72,7 @@ def rewrite(source: str, filename: str) -> str:
     return f'#line 1 "{escaped}"\n' + _Rewriter(source, filename).run()
 
 
-def rewrite_includes(
-    source: str, filename: str, include_dirs: Sequence[Path]
-) -> dict[str, str]:
+def rewrite_includes(source: str, filename: str, include_dirs: Sequence[Path]) -> dict[str, str]:
     """The files that ``source`` includes by quotes, directly or not, rewritten.
 
     The keys are the names as an ``#include`` beside the main file would spell them. A name that is
@@ -101,7 +99,6 @@ class _Rewriter:
         self.tokens = tokenize(source)
         self.position = 0
         self.output: list[str] = []
-        self.depth = 0  # of braces; 0 is file scope if no namespace is open
         self.scopes: list[str] = []  # "namespace" or "other", one for each open brace
         self.directive_lines = _directive_lines(source)
         self.file_scope_arrays: dict[str, str] = {}  # extern __shared__ name -> element type
@@ -237,7 +234,7 @@ class _Rewriter:
             begin = self._begin_of_name(left)
         kernel = "".join(self.output[begin:])
         del self.output[begin:]
-        return kernel.rstrip() if "\n" not in kernel[len(kernel.rstrip()):] else kernel
+        return kernel.rstrip() if "\n" not in kernel[len(kernel.rstrip()) :] else kernel
 
     def _begin_of_name(self, i: int) -> int:
         """The first index of ``name``, ``name<...>``, ``name[...]`` or ``(...)`` that ends at i."""
@@ -273,7 +270,7 @@ class _Rewriter:
         line = self.tokens[self.position].line
         end = self._find(";", self.position + 1)
         is_extern = self._remove_extern()
-        words = [t for t in self.tokens[self.position + 1 : end]]
+        words = self.tokens[self.position + 1 : end]
         newline = "\\\n" if line in self.directive_lines else "\n"
         newlines = newline * self._text(self.position + 1, end).count("\n")
         pieces = [" " if t.is_blank else t.text for t in words]
@@ -300,7 +297,6 @@ class _Rewriter:
 
     def _remove_extern(self) -> bool:
         last = self._last_output()
-        # `static` and `volatile` may also stand before __shared__; volatile belongs to the type.
         if last >= 0 and self.output[last] == "static":
             self.output[last] = ""
             last = self._last_output()
@@ -321,9 +317,7 @@ class _Rewriter:
             return ""
         return f"{element}* const {declarator.name} = ::cuemu::dynamic_shared<{element}>()"
 
-    def _variable(
-        self, base: str, declarator: _Declarator, alignment: str, line: int
-    ) -> str:
+    def _variable(self, base: str, declarator: _Declarator, alignment: str, line: int) -> str:
         if not self._in_function():
             raise UnsupportedFeature(
                 self.filename,
@@ -378,7 +372,7 @@ def _take_alignment(pieces: list[str]) -> tuple[str, list[str]]:
 
 
 def _split_declaration(text: str) -> tuple[str, list[_Declarator]]:
-    """``float a[N], *b`` into ``float`` and its declarators; no declarators if it is no such text."""
+    """``float a[N], *b`` into ``float`` and its declarators: none if the text is no declaration."""
     parts = list(_split_commas(re.sub(r"\s+", " ", text)))
     first = re.fullmatch(r"(.*[\w>}\s])??\s*((?:\*\s*)*)\b(\w+)\s*((?:\[.*\])?)\s*", parts[0])
     if not first or not first[1]:

@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from infonce_kernels.emulator.toolchain import FOLDER
 
@@ -97,7 +98,7 @@ class Runtime:
     belong to the OS thread that launched.
     """
 
-    _loaded: dict[Path, Runtime] = {}
+    _loaded: ClassVar[dict[Path, Runtime]] = {}
     _lock = threading.Lock()
 
     def __init__(self, path: Path) -> None:

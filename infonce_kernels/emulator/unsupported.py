@@ -93,14 +93,20 @@ _IDENTIFIER = [(re.compile(pattern), feature, remedy) for pattern, feature, reme
 _INCLUDES = [
     (r"cub/.*", "CUB", "write the reduction or scan out"),
     (r"thrust/.*", "Thrust", "write the loop out as a kernel"),
-    (r"cuda/(?:barrier|pipeline)|cuda_pipeline.*", "asynchronous barriers and pipelines",
-     "use __syncthreads()"),
+    (
+        r"cuda/(?:barrier|pipeline)|cuda_pipeline.*",
+        "asynchronous barriers and pipelines",
+        "use __syncthreads()",
+    ),
     (r"cuda/.*|nv/target", "libcu++ (cuda::, cuda::std)", "use plain C++ or CUDA's intrinsics"),
     (r"mma\.h", "tensor-core fragments (nvcuda::wmma)", _ON_A_GPU),
     (r"cute/.*|cutlass/.*", "CUTLASS", _ON_A_GPU),
     (r"cublas.*|cudnn.*|curand.*|cufft.*|cusparse.*", "NVIDIA's libraries", _ON_A_GPU),
-    (r"torch/.*|ATen/.*|c10/.*|pybind11/.*", "PyTorch's headers",
-     "keep to plain CUDA C++: launchers take pointers, sizes and a stream"),
+    (
+        r"torch/.*|ATen/.*|c10/.*|pybind11/.*",
+        "PyTorch's headers",
+        "keep to plain CUDA C++: launchers take pointers, sizes and a stream",
+    ),
     (r"cuda_fp8\.h|cuda_fp6\.h|cuda_fp4\.h", "8-bit and smaller floating types", _ON_A_GPU),
     (r"cuda\.h", "the driver API", "include <cuda_runtime.h>"),
 ]
@@ -111,7 +117,7 @@ _INCLUDE_LINE = re.compile(r'\s*#\s*include\s*[<"]([^>"\n]+)[>"]')
 def find_unsupported(source: str, filename: str, tokens: Sequence[Token]) -> None:
     """Raises UnsupportedFeature for the first such thing in the text, if there is one.
 
-    Text that the preprocessor surely removes (``#if 0``, ``#ifdef __CUDA_ARCH__``) is not looked at.
+    Text that the preprocessor surely removes (``#if 0``, ``#ifdef __CUDA_ARCH__``) is passed over.
     """
     removed = _removed_lines(source)
     finds = [*_in_includes(source), *_in_identifiers(tokens), *_in_device_code(tokens)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from typing import TYPE_CHECKING
 
@@ -34,24 +35,31 @@ def p() -> np.ndarray:
     return np.ones(1024, np.float32)
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "message", "block", "thread"),
-    [
-        ("wild", 700, "illegal address 0x", (1, 0, 0), (5, 0, 0)),
-        ("null_write", 700, "null pointer", (0, 0, 0), (0, 0, 0)),
-        ("in_function", 700, "illegal address 0x", (0, 0, 0), (0, 0, 0)),
-        ("inlined", 700, "illegal address 0x", (0, 0, 0), (0, 0, 0)),
-        ("in_library", 700, "illegal address 0x", (0, 0, 0), (0, 0, 0)),
-        ("wild_atomic", 700, "illegal address 0x", (0, 0, 0), (0, 0, 0)),
-        ("past_dynamic", 700, "past the end of dynamic shared memory (128 bytes", (0, 0, 0), (0, 0, 0)),
-        ("divide", 719, "integer division by zero", (0, 0, 0), (0, 0, 0)),
-        ("asserts", 710, "device-side assert failed: threadIdx.x != 77", (0, 0, 0), (77, 0, 0)),
-        ("traps", 719, "__trap()", (0, 0, 0), (3, 0, 0)),
-        ("not_in_mask", 719, "lane 16 calls a warp shuffle with the mask 0x0000ffff", (0, 0, 0), (16, 0, 0)),
-        ("static_shared", 9, "__shared__ more takes 4000 bytes, after 48000 static", (0, 0, 0), (0, 0, 0)),
-        ("several", 710, "device-side assert failed", (1, 0, 0), (0, 0, 0)),
-    ],
-)  # fmt: skip
+FIRST = (0, 0, 0)
+FAULTS = [
+    ("wild", 700, "illegal address 0x", (1, 0, 0), (5, 0, 0)),
+    ("null_write", 700, "null pointer", FIRST, FIRST),
+    ("in_function", 700, "illegal address 0x", FIRST, FIRST),
+    ("inlined", 700, "illegal address 0x", FIRST, FIRST),
+    ("in_library", 700, "illegal address 0x", FIRST, FIRST),
+    ("wild_atomic", 700, "illegal address 0x", FIRST, FIRST),
+    ("past_dynamic", 700, "past the end of dynamic shared memory (128 bytes", FIRST, FIRST),
+    ("divide", 719, "integer division by zero", FIRST, FIRST),
+    ("asserts", 710, "device-side assert failed: threadIdx.x != 77", FIRST, (77, 0, 0)),
+    ("traps", 719, "__trap()", FIRST, (3, 0, 0)),
+    (
+        "not_in_mask",
+        719,
+        "lane 16 calls a warp shuffle with the mask 0x0000ffff",
+        FIRST,
+        (16, 0, 0),
+    ),
+    ("static_shared", 9, "__shared__ more takes 4000 bytes, after 48000", FIRST, FIRST),
+    ("several", 710, "device-side assert failed", (1, 0, 0), FIRST),
+]
+
+
+@pytest.mark.parametrize(("name", "code", "message", "block", "thread"), FAULTS)
 def test_fault(
     emulator: Emulator,
     module: Module,
@@ -78,18 +86,27 @@ def test_stack_overflow(emulator: Emulator, module: Module, p: np.ndarray) -> No
     assert error.file == FILE
 
 
-def test_exception(emulator: Emulator, module: Module, p: np.ndarray) -> None:
-    error = emulator.error(module.run_throws(p))
-    assert "exception" in error.message and error.thread == (2, 0, 0)
+THROWS = """
+#include <string>
+__global__ void throws() { if (threadIdx.x == 2) std::string("a").at(threadIdx.x); }
+extern "C" int run_throws() { throws<<<1, 32>>>(); return cudaGetLastError(); }
+"""
+
+
+def test_exception(emulator: Emulator, module: Module) -> None:
+    """Device code cannot throw, but a function of the C++ library may."""
+    library = emulator.compile(THROWS, "throws.cu")
+    code = ctypes.CDLL(str(library)).run_throws()
+    error = emulator.error(code)
+    assert "an exception left the kernel: basic_string" in error.message
+    assert error.thread == (2, 0, 0)
 
 
 # ---- endless loops -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["spin", "forever", "endless_barriers", "endless_function"])
-def test_endless_loop(
-    emulator: Emulator, module: Module, p: np.ndarray, name: str
-) -> None:
+def test_endless_loop(emulator: Emulator, module: Module, p: np.ndarray, name: str) -> None:
     start = time.monotonic()
     with emulator.runtime.settings(timeout=0.3):
         error = emulator.error(getattr(module, f"run_{name}")(p))

@@ -89,9 +89,7 @@ def test_host_calls(emulator: Emulator, runtime: Runtime) -> None:
     assert error is not None and "one device" in str(error)
 
 
-def test_printf_comes_in_block_order(
-    emulator: Emulator, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_printf_comes_in_block_order(emulator: Emulator, capfd: pytest.CaptureFixture[str]) -> None:
     assert emulator.load("language.cu").run_prints() == 0
     expected = "".join(f"block {b} of 4\ndone\n" for b in range(4))
     assert capfd.readouterr().out == expected

@@ -165,9 +165,7 @@ def test_small_arithmetic_rounds_once(module: Module, prefix: str) -> None:
     n = 50000
     generator = torch.manual_seed(1)
     scale = 10.0 ** torch.linspace(-4, 2, n)
-    a, b, c = (
-        (torch.randn(n, generator=generator) * scale).to(SMALL[prefix]) for _ in range(3)
-    )
+    a, b, c = ((torch.randn(n, generator=generator) * scale).to(SMALL[prefix]) for _ in range(3))
     o = np.zeros((10, n), np.int16)
     assert getattr(module, f"{prefix}_arithmetic")(bits(a), bits(b), bits(c), o, n) == 0
     x, y, z = a.double().numpy(), b.double().numpy(), c.double().numpy()
@@ -190,8 +188,7 @@ def round_fraction(exact: Fraction, prefix: str) -> float:
     near = torch.tensor(float(exact), dtype=torch.float64).to(SMALL[prefix])
     around = [near, torch.nextafter(near, near * 0 + 1e4), torch.nextafter(near, near * 0 - 1e4)]
     return min(
-        (abs(Fraction(c.item()) - exact), int(bits(c.reshape(1))[0]) & 1, c.item())
-        for c in around
+        (abs(Fraction(c.item()) - exact), int(bits(c.reshape(1))[0]) & 1, c.item()) for c in around
     )[2]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import os
 import signal
@@ -96,8 +97,6 @@ def test_threads_launch_at_once_and_keep_their_own_errors(emulator: Emulator) ->
 
 def test_a_hundred_modules_in_one_process(emulator: Emulator) -> None:
     """Each is a copy of one library; thread-local storage is what used to run out."""
-    import ctypes
-
     library = emulator.compile(SCALE.replace("FACTOR", "3.f"), "scale.cu")
     content = library.read_bytes()
     for i in range(100):
@@ -111,8 +110,6 @@ def test_a_hundred_modules_in_one_process(emulator: Emulator) -> None:
 
 def test_modules_with_the_same_names_do_not_mix(emulator: Emulator) -> None:
     """Two versions of an edited kernel are loaded at once."""
-    import ctypes
-
     results = []
     modules = []
     for factor in ("2.f", "5.f"):
@@ -130,7 +127,8 @@ def test_modules_with_the_same_names_do_not_mix(emulator: Emulator) -> None:
 
 def run_python(emulator: Emulator, code: str) -> subprocess.Popen[str]:
     """A process of its own, with the faults module loaded as `module` and an array `p`."""
-    library = emulator.compile((Path(__file__).parent / "kernels/faults.cu").read_text(), "faults.cu")
+    emulator.load("faults.cu")
+    library = emulator.folder / "faults.so"
     start = f"""
         import ctypes, faulthandler, signal, sys, time
         sys.path.insert(0, {str(ROOT)!r})
@@ -227,7 +225,9 @@ def test_settings(emulator: Emulator, runtime: Runtime) -> None:
     old = runtime.set_timeout(5)
     assert runtime.set_timeout(old) == 5
     with runtime.settings(timeout=7, threads=1, lane_order=3):
-        assert (runtime.set_timeout(7), runtime.set_threads(1), runtime.set_lane_order(3)) == (7, 1, 3)
+        assert runtime.set_timeout(7) == 7
+        assert runtime.set_threads(1) == 1
+        assert runtime.set_lane_order(3) == 3
     assert runtime.set_timeout(old) == old
     with pytest.raises(ValueError, match="must be positive"):
         runtime.set_timeout(0)
@@ -240,7 +240,9 @@ def test_settings(emulator: Emulator, runtime: Runtime) -> None:
 # ---- portability ---------------------------------------------------------------------------------
 
 
-def test_portable_context_switch(tmp_path_factory: pytest.TempPathFactory, emulator: Emulator) -> None:
+def test_portable_context_switch(
+    tmp_path_factory: pytest.TempPathFactory, emulator: Emulator
+) -> None:
     """The ucontext build, beside the other runtime in one process."""
     portable = type(emulator)(tmp_path_factory.mktemp("ucontext"), ucontext=True)
     assert portable.runtime is not emulator.runtime

@@ -69,14 +69,12 @@ def test_untouched(untouched: str) -> None:
         ("table[i]<<<1, 2>>>(x)", "table[i]", "1, 2", "x"),
         ("(*pointer)<<<1, 2>>>(x)", "(*pointer)", "1, 2", "x"),
         ("this_->k<<<1, 2>>>(x)", "this_->k", "1, 2", "x"),
-        ("k<<<dim3(1, f(2, 3)), {1, 2}>>>(f(x, y), z)", "k", "dim3(1, f(2, 3)), {1, 2}", "f(x, y), z"),
+        ("k<<<dim3(1, f(2)), {1, 2}>>>(f(x, y), z)", "k", "dim3(1, f(2)), {1, 2}", "f(x, y), z"),
         ("k<<<1, (n >> 1)>>>(NULL, x)", "k", "1, (n >> 1)", "nullptr, x"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("before", ["", "return ", "else ", "x = 1; ", "label: ", "} "])
-def test_launch(
-    before: str, launch: str, kernel: str, configuration: str, arguments: str
-) -> None:
+def test_launch(before: str, launch: str, kernel: str, configuration: str, arguments: str) -> None:
     expected = (
         f"::cuemu::launch(::cuemu::LaunchConfig(CUEMU_STRING({kernel}), __FILE__, 1, "
         f"{configuration}), [&](auto... cuemu_arguments) {{ {kernel}(cuemu_arguments...); }}, "

@@ -87,9 +87,7 @@ def test_cooperative_groups(module: Module) -> None:
     eights = t.reshape(8, 8)
     np.testing.assert_array_equal(o[:64], np.repeat(eights.sum(1), 8))
     np.testing.assert_array_equal(o[64:128], t // 32 * 32 + 31 + 100 * (t // 8 * 8))
-    np.testing.assert_array_equal(
-        o[128:192], t % 8 + 10 * (t // 8) + 800 + 1000 + (t < 8)
-    )
+    np.testing.assert_array_equal(o[128:192], t % 8 + 10 * (t // 8) + 800 + 1000 + (t < 8))
     np.testing.assert_array_equal(o[192:194], 64 + 2)
     np.testing.assert_array_equal(o[200:264], t)
 
@@ -149,9 +147,7 @@ def test_nanosleep_lets_others_run(module: Module) -> None:
     assert module.run_sleeps(np.zeros(1, np.int32)) == 0
 
 
-def test_seeds_change_the_order_of_lanes_warps_and_blocks(
-    module: Module, runtime: Runtime
-) -> None:
+def test_seeds_change_the_order_of_lanes_warps_and_blocks(module: Module, runtime: Runtime) -> None:
     def order(seed: int) -> tuple[int, ...]:
         o = np.zeros(1 + 5 * 64, np.int32)
         with runtime.settings(lane_order=seed):
@@ -180,9 +176,7 @@ def test_a_race_shows_under_some_seed(module: Module, runtime: Runtime) -> None:
     assert len(results) > 1
 
 
-def test_a_healthy_kernel_gives_the_same_under_every_seed(
-    module: Module, runtime: Runtime
-) -> None:
+def test_a_healthy_kernel_gives_the_same_under_every_seed(module: Module, runtime: Runtime) -> None:
     x = np.random.default_rng(1).standard_normal(8 * 256).astype(np.float32)
     results = set()
     for seed in range(6):

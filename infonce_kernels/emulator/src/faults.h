@@ -33,8 +33,8 @@ int backtrace_from_signal(const ucontext_t* interrupted, void** addresses, int c
 // After a fork no launch runs in the child, whatever ran in the parent.
 void reset_signals_after_fork();
 
-// The machine code of one module: a kick may leave a fiber only there, never inside the C library,
-// which could hold a lock. `anywhere` lifts that for a fiber that will not come back.
+// The machine code of one module: a kick leaves a fiber only there, never inside the C library,
+// which could hold a lock.
 struct CodeRange {
   uintptr_t begin = 0, end = 0;
 };

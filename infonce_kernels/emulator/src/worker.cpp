@@ -158,12 +158,8 @@ void Worker::run_block() {
     if (dead_) return;
     if (live_ == 0) return;
     if (release_yielded()) continue;
-    if (arrived_ != live_) {
-      record_failure({kLaunchFailure, "deadlock: no thread of the block can go on" + waiting_threads(),
-                      fibers_[0].waits_at});
-      return;
-    }
-    release_barrier();
+    if (arrived_ == live_) release_barrier();
+    else record_deadlock();
     if (dead_) return;
   }
 }
@@ -258,12 +254,10 @@ void Worker::release_barrier() {
                     barrier_site_});
     return;
   }
-  if (live_ < threads_ && barrier_site_.line != last_warning_.line) {
-    last_warning_ = barrier_site_;
-    launch_->warn("some threads of a block had returned before __syncthreads() (allowed since "
-                  "Volta, where a thread that has returned counts as arrived)",
-                  barrier_site_);
-  }
+  if (live_ < threads_)
+    warn("some threads of a block had returned before __syncthreads() (allowed since Volta, where "
+         "a thread that has returned counts as arrived)",
+         barrier_site_);
   barrier_result_ = predicates_;
   for (unsigned w = 0; w < warp_count_; ++w) {
     warps_[w].runnable = warps_[w].at_barrier;
@@ -311,8 +305,8 @@ bool Worker::try_complete(unsigned index, unsigned mask) {
       lane.result = lanes[lane.source].value;
     } else {
       lane.result = ~uint64_t(0);  // undefined on hardware; here a NaN, so that its use shows
-      launch_->warn("a shuffle reads from a lane that takes no part (the value is undefined)",
-                    lane.waits_at);
+      warn("a shuffle reads from a lane that takes no part (the value is undefined)",
+           lane.waits_at);
     }
   }
   warp.in_operation &= ~taking_part;
@@ -369,6 +363,12 @@ void Worker::before_atomic(const void* address) {
 }
 
 // ---- failures ----------------------------------------------------------------------------------
+
+void Worker::warn(const char* text, Site site) {
+  if (site.line == last_warning_.line) return;  // a cheap check before the launch's lock
+  last_warning_ = site;
+  launch_->warn(text, site);
+}
 
 void Worker::fail(int code, const std::string& text, Site site) {
   Failure failure{code, text, site};
@@ -431,6 +431,13 @@ void Worker::abandon_fiber(int signal, siginfo_t* info, ucontext_t* interrupted)
   fault_.address = info->si_addr;
   fault_.depth = backtrace_from_signal(interrupted, fault_.program_counters, 32);
   resume_after_signal(interrupted, scheduler_);
+}
+
+void Worker::record_deadlock() {
+  unsigned first = 0;
+  while (!(warps_[first / 32].live & bit(fibers_[first]))) ++first;
+  record_failure({kLaunchFailure, "deadlock: no thread of the block can go on" + waiting_threads(),
+                  fibers_[first].waits_at});
 }
 
 std::string Worker::describe_address(const void* address) const {

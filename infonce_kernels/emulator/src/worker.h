@@ -93,9 +93,11 @@ class Worker {
   void complete_after_return(unsigned warp);
   bool release_active_masks(unsigned warp);
   bool release_yielded();
+  void warn(const char* text, Site site);
   void release_barrier();
   void record_failure(Failure failure);
   void record_fault(const Fiber& fiber);
+  void record_deadlock();
   void record_stop(const Fiber& last);
   std::string waiting_threads() const;
   std::string describe_address(const void* address) const;

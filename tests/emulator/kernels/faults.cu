@@ -162,11 +162,6 @@ __global__ void traps(float* p) {
 }
 RUN(traps, 1, 32)
 
-__global__ void throws(float* p) {
-  if (threadIdx.x == 2) throw 5;
-}
-RUN(throws, 1, 32)
-
 __global__ void static_shared(float* p) {
   __shared__ float big[12000];
   __shared__ float more[1000];  // static_shared
