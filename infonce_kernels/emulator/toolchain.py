@@ -30,6 +30,7 @@ _MODULE = [
     "-Wno-attributes",
 ]
 _OPTIONAL = [  # not known to every compiler
+    "--param=stack-clash-protection-guard-size=12",  # of 4 KiB; GCC takes 64 KiB on aarch64
     "-fno-finite-loops",  # an endless loop must stay one
     "-fno-isolate-erroneous-paths-dereference",  # an error in sight must fault, not be removed
     "-fno-gnu-unique",  # static variables of templates belong to their module

@@ -1,6 +1,7 @@
 #include "worker.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -12,9 +13,10 @@ namespace cuemu {
 
 thread_local Worker* current_worker;
 
-constexpr size_t kPage = 4096;
-constexpr size_t kArenaSize = kStaticSharedLimit + kTotalSharedLimit + 128;
-constexpr size_t kArenaPages = (kArenaSize + kPage - 1) / kPage * kPage;
+const size_t page_size = static_cast<size_t>(sysconf(_SC_PAGESIZE));  // 4, 16 or 64 KiB
+const size_t slot_size = page_size + kStackSize;                      // a guard page and a stack
+const size_t arena_size =
+    (kStaticSharedLimit + kTotalSharedLimit + 128 + page_size - 1) / page_size * page_size;
 constexpr unsigned kAtomicsBeforeYield = 256;
 constexpr int kPoison = 0xff;  // a NaN as float, double or half; -1 as an integer
 
@@ -35,23 +37,23 @@ static const char* name_of(int operation) {
 // ---- memory ------------------------------------------------------------------------------------
 
 Worker::Worker() : signal_stack_(allocate_signal_stack()) {
-  arena_ = static_cast<char*>(mmap(nullptr, kArenaPages + kPage, PROT_READ | PROT_WRITE,
+  arena_ = static_cast<char*>(mmap(nullptr, arena_size + page_size, PROT_READ | PROT_WRITE,
                                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  mprotect(arena_ + kArenaPages, kPage, PROT_NONE);
+  mprotect(arena_ + arena_size, page_size, PROT_NONE);
 }
 
 Worker::~Worker() {
-  if (stacks_) munmap(stacks_, reserved_ * kStackSize);
-  munmap(arena_, kArenaPages + kPage);
+  if (stacks_) munmap(stacks_, reserved_ * slot_size);
+  munmap(arena_, arena_size + page_size);
   free_signal_stack(signal_stack_);
 }
 
 void Worker::reserve(unsigned threads) {
   if (threads <= reserved_) return;
-  if (stacks_) munmap(stacks_, reserved_ * kStackSize);
-  stacks_ = static_cast<char*>(mmap(nullptr, threads * kStackSize, PROT_READ | PROT_WRITE,
+  if (stacks_) munmap(stacks_, reserved_ * slot_size);
+  stacks_ = static_cast<char*>(mmap(nullptr, threads * slot_size, PROT_READ | PROT_WRITE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-  for (unsigned i = 0; i < threads; ++i) mprotect(stacks_ + i * kStackSize, kPage, PROT_NONE);
+  for (unsigned i = 0; i < threads; ++i) mprotect(stacks_ + i * slot_size, page_size, PROT_NONE);
   reserved_ = threads;
   fibers_.resize(threads);
 }
@@ -105,7 +107,7 @@ void Worker::run(Launch& launch) {
   reserve(threads_);
   // Dynamic shared memory ends at the guard page: running off its end is an illegal address.
   dynamic_shared_ =
-      arena_ + (kArenaPages - launch.config.dynamic_shared) / 128 * 128;
+      arena_ + (arena_size - launch.config.dynamic_shared) / 128 * 128;
   current_worker = this;
   while (launch.take_block(&sequence_)) {
     run_block();
@@ -139,9 +141,9 @@ void Worker::start_block() {
     fiber.index = pack({i % block.x, i / block.x % block.y, i / block.x / block.y});
     fiber.waits_at = {};
     fiber.atomics = 0;
-    // The stacks start at different cache sets: their tops, all 64 KiB apart, would share one.
+    // The stacks start at different cache sets: their tops, all whole pages apart, would share one.
     const size_t stagger = i % 64 * 64;
-    make_context(fiber.context, stacks_ + i * kStackSize + kPage, kStackSize - kPage - stagger,
+    make_context(fiber.context, stacks_ + i * slot_size + page_size, kStackSize - stagger,
                  fiber_main);
   }
   for (unsigned w = 0; w < warp_count_; ++w) {
@@ -357,7 +359,7 @@ void Worker::wait_for_earlier_blocks() {
 
 void Worker::before_atomic(const void* address) {
   const char* p = static_cast<const char*>(address);
-  if (p < arena_ || p >= arena_ + kArenaPages) wait_for_earlier_blocks();
+  if (p < arena_ || p >= arena_ + arena_size) wait_for_earlier_blocks();
   // A loop that spins on an atomic lets the other threads of its block run now and then.
   if (++fiber_->atomics >= kAtomicsBeforeYield) yield();
 }
@@ -444,9 +446,9 @@ std::string Worker::describe_address(const void* address) const {
   char text[80];
   snprintf(text, sizeof text, "illegal address 0x%zx", reinterpret_cast<size_t>(address));
   const char* p = static_cast<const char*>(address);
-  if (p < reinterpret_cast<char*>(kPage)) return std::string(text) + " (a null pointer?)";
-  const char* end = arena_ + kArenaPages;
-  if (p >= end && p < end + kPage)
+  if (p < reinterpret_cast<char*>(page_size)) return std::string(text) + " (a null pointer?)";
+  const char* end = arena_ + arena_size;
+  if (p >= end && p < end + page_size)
     return std::string(text) + ": past the end of dynamic shared memory (" +
            plural(launch_->config.dynamic_shared, "byte") + " at this launch)";
   return text;
@@ -455,7 +457,7 @@ std::string Worker::describe_address(const void* address) const {
 void Worker::record_fault(const Fiber& fiber) {
   Failure failure;
   const char* address = static_cast<const char*>(fault_.address);
-  const char* guard = stacks_ + fiber.linear * kStackSize;
+  const char* guard = stacks_ + fiber.linear * slot_size;
   switch (fault_.signal) {
     case kKickSignal:
       failure.code = stop_code(*launch_);
@@ -471,8 +473,8 @@ void Worker::record_fault(const Fiber& fiber) {
       break;
     default:
       failure.code = kIllegalAddress;
-      if (address >= guard && address < guard + kPage)
-        failure.text = "stack overflow: a thread has 60 KiB for local arrays and calls";
+      if (address >= guard && address < guard + page_size)
+        failure.text = "stack overflow: a thread has 64 KiB for local arrays and calls";
       else if (fault_.code == SI_KERNEL)
         failure.text = "misaligned or impossible address";
       else

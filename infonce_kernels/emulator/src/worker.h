@@ -21,7 +21,7 @@
 
 namespace cuemu {
 
-constexpr size_t kStackSize = 64 * 1024;  // bytes a CUDA thread, of which one page is the guard
+constexpr size_t kStackSize = 64 * 1024;  // bytes a CUDA thread, and a guard page below
 
 // One cache line (with the assembly contexts): a block's fibers and stacks hardly fit in the L1 cache.
 struct alignas(64) Fiber {
