@@ -86,7 +86,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _print_report(report: Report) -> None:
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False)
     for heading in ("rung", "backend", "pass", "max error", "limit", "worst at", "verdict"):
         table.add_column(heading, no_wrap=heading != "verdict")
     for check in report:

@@ -125,13 +125,19 @@ def _losses(
     learned = isinstance(temperature, Tensor)
     if rung == "v0_reference":
         # A number stays on the CPU, where PyTorch reads it at no launch.
-        tau = temperature.reshape(()) if learned else torch.tensor(temperature, dtype=torch.float64)
+        tau = _or_nan(temperature) if learned else torch.tensor(temperature, dtype=torch.float64)
         return reference.losses(query, positive, negatives, tau.to(query.dtype), precision)
     tau = temperature.to(query.device, torch.float32) if learned else None
     return operators.losses(
         query.contiguous(), positive.contiguous(), negatives.contiguous(),
         math.nan if learned else float(temperature), tau, rung, precision,
     )  # fmt: skip
+
+
+def _or_nan(temperature: Tensor) -> Tensor:
+    """What cannot be checked without a read-back must not look plausible either."""
+    valid = (temperature > 0) & temperature.isfinite()
+    return torch.where(valid, temperature, torch.nan).reshape(())
 
 
 def _check_operands(query: Tensor, positive: Tensor, negatives: Tensor) -> torch.dtype:

@@ -366,6 +366,16 @@ def test_torch_compile_with_gradient_and_a_new_shape(rung, device):
 
 
 @pytest.mark.parametrize(("rung", "device"), EVERY_PATH)
+def test_torch_compile_keeps_the_precision_asked_for(rung, device):
+    operands = draw(8, 30, 256, device)
+    compiled = torch.compile(
+        lambda *x: info_nce(*x, rung=rung, precision="fp32"), backend="aot_eager", fullgraph=True
+    )
+    expected = truth(*operands, 0.1).mean().item()
+    assert compiled(*operands).item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("rung", "device"), EVERY_PATH)
 def test_functional_gradient(rung, device):
     query, positive, negatives = draw(6, 20, 10, device)
     gradient = torch.func.grad(

@@ -1,0 +1,193 @@
+"""The checks of the exercises: each runs the reader's answer where wrong ones are known to fail."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+from infonce_kernels import build
+from infonce_kernels.build import KernelLibrary
+from infonce_kernels.build.emulated import runtime_library
+from infonce_kernels.emulator import Runtime
+from infonce_kernels.lessons.data import original
+from infonce_kernels.lessons.exercises import NotYet, check
+from infonce_kernels.reference import truth
+
+GUARD = 12345.0
+GUARDED = 1024  # a whole block of threads may write past the end
+
+
+@check
+def check_stable_loss(loss: Callable[[Tensor, Tensor], Tensor]) -> str:
+    """Lesson 00: `loss(positive_logits (B,), negative_logits (B, N))` -> losses (B,)."""
+    generator = torch.Generator().manual_seed(0)
+    cases = {
+        "ordinary logits": (
+            torch.randn(8, generator=generator),
+            torch.randn(8, 50, generator=generator),
+        ),
+        "large logits, as a small temperature makes them": (
+            300 * torch.randn(8, generator=generator),
+            300 * torch.randn(8, 50, generator=generator),
+        ),
+        "very negative logits": (torch.full((3,), -500.0), torch.full((3, 4), -500.0)),
+        "a single negative": (torch.tensor([1.5]), torch.tensor([[-0.5]])),
+        "a close positive, where the loss is tiny": (torch.tensor([30.0]), torch.zeros(1, 5)),
+    }
+    for name, (positive, negatives) in cases.items():
+        expected = torch.logaddexp(
+            torch.logsumexp(negatives.double(), 1) - positive.double(), torch.zeros(len(positive))
+        )
+        _compare(loss(positive, negatives), expected, name, rtol=1e-5)
+    if not loss(torch.tensor([0.0]), torch.tensor([[torch.nan, 1.0]])).isnan().all():
+        raise NotYet(
+            "a NaN among the negatives disappeared: a broken encoder must not look healthy"
+        )
+    return "finite and exact, from ordinary logits to tiny losses"
+
+
+@check
+def check_log_sum_exp(text: str) -> str:
+    """Lesson 01: `log_sum_exp(logits (rows, columns), result (rows,), rows, columns)`."""
+    launcher = _emulated(text).log_sum_exp
+
+    def run(logits: Tensor) -> Tensor:
+        return _rows(launcher, logits)
+
+    for rows, columns in [(1, 1), (5, 3), (33, 65), (300, 31)]:
+        for scale in (1, 300, -300):
+            logits = scale + abs(scale) * _numbers(rows, columns)
+            case = f"{rows} x {columns} logits around {scale}"
+            _compare(run(logits), torch.logsumexp(logits.double(), 1), case)
+    logits = _numbers(3, 40)
+    logits[1] = -torch.inf
+    _compare(run(logits), torch.logsumexp(logits.double(), 1), "a row of -inf, which is -inf")
+    logits = _numbers(3, 40)
+    logits[1, 7] = torch.nan
+    if run(logits).isnan().tolist() != [False, True, False]:
+        raise NotYet(
+            "a NaN must make its own row NaN and no other: fmaxf drops NaNs, exp keeps them"
+        )
+    _compare(
+        run(_misaligned(_numbers(4, 9))),
+        torch.logsumexp(_numbers(4, 9).double(), 1),
+        "a misaligned pointer",
+    )
+    return "every size, large logits, -inf and NaN"
+
+
+@check
+def check_row_sums(text: str) -> str:
+    """Lesson 02: `row_sums(matrix (rows, columns), sums (rows,), rows, columns)`, a block a row."""
+    library = _emulated(text)
+    for rows, columns in [(1, 1), (3, 31), (2, 255), (2, 257), (5, 1030)]:
+        matrix = _numbers(rows, columns)
+        # Lanes in other orders: without a barrier a thread reads what another has yet to write.
+        for seed in range(4):
+            with lane_order(seed):
+                got = _rows(library.row_sums, matrix)
+            _compare(
+                got, matrix.double().sum(1), f"{rows} x {columns}, lane order {seed}", rtol=1e-5
+            )
+    matrix = _numbers(3, 300)
+    matrix[1, 299] = torch.nan
+    if _rows(library.row_sums, matrix).isnan().tolist() != [False, True, False]:
+        raise NotYet("a NaN must make its own row's sum NaN and no other")
+    _compare(
+        _rows(library.row_sums, _misaligned(_numbers(4, 9))),
+        _numbers(4, 9).double().sum(1),
+        "a misaligned pointer",
+    )
+    return "every size, in every order of the threads"
+
+
+@check
+def check_accuracy(text: str) -> str:
+    """Lesson 03: `v3_fused` with one more output, `float* correct` (B,)."""
+    library = _emulated(text)
+    names = [parameter.name for parameter in library.infonce_forward.parameters]
+    if "correct" not in names:
+        raise NotYet("infonce_forward has no parameter `float* correct` yet")
+    for B, N, D, temperature in [
+        (256, 2560, 512, 0.1),
+        (33, 65, 31, 0.1),
+        (5, 1, 3, 0.1),
+        (4, 7, 2, 0.005),
+        (3, 0, 4, 0.1),
+    ]:
+        query, positive, negatives = (
+            original()
+            if B == 256
+            else (_numbers(B, D), _numbers(B, D, seed=1), _numbers(N, D, seed=2))
+        )
+        positive = query + 0.8 * positive  # near enough that some win and some lose
+        loss, correct = _guarded(B), _guarded(B)
+        library.infonce_forward.call(
+            dict(
+                query=query, positive=positive, negatives=negatives, similarities=query @ negatives.T,
+                loss=loss[:B], correct=correct[:B], temperature=temperature, temperature_tensor=None,
+                B=B, N=N, D=D,
+            )
+        )  # fmt: skip
+        case = f"B={B}, N={N}, D={D}"
+        _compare(
+            loss[:B],
+            truth(query, positive, negatives, temperature),
+            f"the loss at {case}",
+            rtol=1e-4,
+        )
+        cosine = torch.nn.functional.cosine_similarity(query.double(), positive.double())
+        dots = query.double() @ negatives.double().T
+        expected = (cosine > dots.amax(1)).double() if N else torch.ones(B, dtype=torch.float64)
+        _compare(correct[:B], expected, f"correct at {case}")
+        if (correct[B:] != GUARD).any():
+            raise NotYet("something was written past the end of correct")
+    return "the accuracy came for free: no further pass over the similarities"
+
+
+def lane_order(seed: int) -> AbstractContextManager[None]:
+    """Context in which the emulator runs the threads of a block in a shuffled order (0: in turn)."""
+    return Runtime.load(runtime_library()).settings(lane_order=seed)
+
+
+def _emulated(text: str) -> KernelLibrary:
+    """Checks run in the emulator on every machine: it starts from NaN and survives wild pointers."""
+    return build(text, "emulator", name="exercise")
+
+
+def _numbers(rows: int, columns: int, *, seed: int = 0) -> Tensor:
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+
+
+def _misaligned(matrix: Tensor) -> Tensor:
+    """The same numbers at an address that is a multiple of 4 bytes and not of 8 or 16."""
+    buffer = torch.empty(matrix.numel() + 1)
+    return buffer[1:].view_as(matrix).copy_(matrix)
+
+
+def _guarded(rows: int) -> Tensor:
+    """NaN where the kernel must write, and a guard behind it that it must not touch."""
+    return torch.cat([torch.full((rows,), torch.nan), torch.full((GUARDED,), GUARD)])
+
+
+def _rows(launcher: Callable[..., None], matrix: Tensor) -> Tensor:
+    rows, columns = matrix.shape
+    result = _guarded(rows)
+    launcher(matrix, result[:rows], rows, columns)
+    if (result[rows:] != GUARD).any():
+        raise NotYet(f"something was written past the end of the result, at {rows} x {columns}")
+    return result[:rows]
+
+
+def _compare(got: Tensor, expected: Tensor, case: str, rtol: float = 1e-5) -> None:
+    if got.shape != expected.shape:
+        raise NotYet(
+            f"{case}: the result has shape {tuple(got.shape)}, not {tuple(expected.shape)}"
+        )
+    wrong = ~torch.isclose(got.double(), expected.double(), rtol=rtol, atol=1e-30 if rtol else 0)
+    if wrong.any():
+        first = wrong.nonzero()[0].item()
+        raise NotYet(
+            f"{case}: row {first} gives {got[first]:.6g}, but {expected[first]:.6g} is right"
+        )

@@ -1,0 +1,38 @@
+"""Kernel text in a lesson: one function of a file, or how two functions differ."""
+
+import difflib
+import re
+
+from IPython.display import Code
+
+from infonce_kernels import source
+
+
+def function(rung: str, name: str) -> Code:
+    """Shows function `name` of a rung with its comment, as the file has it."""
+    return Code(function_text(source(rung), name), language="cuda")
+
+
+def changes(before: tuple[str, str], after: tuple[str, str]) -> Code:
+    """Shows how a function changed from one rung to another; each given as (rung, function)."""
+    texts = [function_text(source(rung), name).splitlines() for rung, name in (before, after)]
+    names = [f"{rung}: {name}" for rung, name in (before, after)]
+    return Code("\n".join(difflib.unified_diff(*texts, *names, lineterm="")), language="diff")
+
+
+def function_text(text: str, name: str) -> str:
+    """The definition of function `name` in CUDA C++ text, with the comment lines above it.
+
+    Raises ValueError where there is none.
+    """
+    lines = text.splitlines()
+    opening = re.compile(rf"^(?!\s|//).*\b{re.escape(name)}\(|^\s+{re.escape(name)}\(")
+    for start, line in enumerate(lines):
+        if opening.search(line) and not line.rstrip().endswith(";"):
+            break
+    else:
+        raise ValueError(f"no function {name!r} is defined in this text")
+    end = next(k for k in range(start, len(lines)) if lines[k] == "}") + 1
+    while start > 0 and lines[start - 1].startswith(("//", "template", "__global__")):
+        start -= 1
+    return "\n".join(lines[start:end])
