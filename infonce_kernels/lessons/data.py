@@ -25,5 +25,7 @@ def digits() -> tuple[Tensor, Tensor, Tensor]:
     """
     images = torch.tensor(load_digits().images, dtype=torch.float32)
     moved = (images + torch.nn.functional.pad(images, (1, 0))[:, :, :-1]) / 2
-    rows, moved_rows = (normalize(x.flatten(1) - x.mean((1, 2)).unsqueeze(1)) for x in (images, moved))
+    rows, moved_rows = (
+        normalize(x.flatten(1) - x.mean((1, 2)).unsqueeze(1)) for x in (images, moved)
+    )
     return rows[:256], moved_rows[:256], rows[256:]

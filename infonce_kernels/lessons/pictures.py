@@ -150,7 +150,7 @@ def bank_conflicts(patterns: dict[str, Callable[[int], int]]) -> Figure:
 
 
 def launches(rows: Sequence[tuple[str, Sequence[str]]]) -> Figure:
-    """Draws, rung by rung, the launches of a forward pass; an arrow is a trip through global memory."""
+    """Draws each rung's launches of a forward pass; an arrow is a trip through global memory."""
     figure, axis = plt.subplots(figsize=(11, 0.9 * len(rows) + 0.6))
     for k, (rung, steps) in enumerate(rows):
         y = len(rows) - 1 - k

@@ -27,11 +27,14 @@ def function_text(text: str, name: str) -> str:
     """
     lines = text.splitlines()
     opening = re.compile(rf"^(?!\s|//).*\b{re.escape(name)}\(|^\s+{re.escape(name)}\(")
-    for start, line in enumerate(lines):
-        if opening.search(line) and not line.rstrip().endswith(";"):
-            break
-    else:
+    starts = [
+        k
+        for k, line in enumerate(lines)
+        if opening.search(line) and not line.rstrip().endswith(";")
+    ]
+    if not starts:
         raise ValueError(f"no function {name!r} is defined in this text")
+    start = starts[0]
     end = next(k for k in range(start, len(lines)) if lines[k] == "}") + 1
     while start > 0 and lines[start - 1].startswith(("//", "template", "__global__")):
         start -= 1
