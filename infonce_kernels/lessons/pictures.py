@@ -69,11 +69,11 @@ def warp_addresses(patterns: dict[str, Callable[[int], int]]) -> Figure:
 
 
 def tile_reuse(tile: int, side: int = 12) -> Figure:
-    """Draws what one output, and what a tile of outputs, reads of query and negatives."""
+    """Draws what one output, and what a tile of outputs, reads; not to scale."""
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.6))
     for axis, size, title in (
         (axes[0], 1, "v1: one thread, one row and one column for one output"),
-        (axes[1], tile, f"v2: a block, {tile} rows and {tile} columns for {tile * tile} outputs"),
+        (axes[1], 4, f"v2: a block, {tile} rows and {tile} columns for {tile * tile} outputs"),
     ):
         axis.add_patch(Rectangle((0, 0), side, side, facecolor="white", edgecolor="black"))
         axis.add_patch(Rectangle((4, 4), size, size, facecolor=ORANGE))
@@ -142,7 +142,11 @@ def bank_conflicts(patterns: dict[str, Callable[[int], int]]) -> Figure:
             xticks=range(0, BANKS, 4),
         )
         axis.set_ylabel("words")
-        axis.set_title(f"{title}: {counts.max()} passes", loc="left", fontsize=11)
+        axis.set_title(
+            f"{title}: {counts.max()} pass{'es' if counts.max() > 1 else ''}",
+            loc="left",
+            fontsize=11,
+        )
         axis.spines[["top", "right"]].set_visible(False)
     axes[-1, 0].set_xlabel("bank")
     figure.tight_layout()
@@ -180,21 +184,28 @@ def launches(rows: Sequence[tuple[str, Sequence[str]]]) -> Figure:
     return figure
 
 
-def errors(
-    x: Sequence[float], curves: dict[str, Sequence[float]], xlabel: str, title: str
-) -> Figure:
-    """Draws relative errors on logarithmic axes, each curve labelled at its end; a gap is a NaN."""
+def errors(temperatures: Sequence[float], curves: dict[str, Sequence[float]], title: str) -> Figure:
+    """Draws relative errors against falling temperature, both logarithmic; a curve ends at a NaN.
+
+    Each curve is labelled at its end; the dashed line is what counts as right.
+    """
     figure, axis = plt.subplots(figsize=(9, 4))
-    for (name, values), colour in zip(curves.items(), (ORANGE, BLUE, GREEN), strict=False):
+    offsets = (8, -8, 0)  # points; curves that fail meet at an error of 1
+    for (name, values), colour, offset in zip(
+        curves.items(), (ORANGE, BLUE, GREEN), offsets, strict=False
+    ):
         shown = np.maximum(np.asarray(values, dtype=float), 1e-9)  # an exact result has a place too
-        axis.plot(x, shown, color=colour, marker="o", markersize=4)
-        finite = np.flatnonzero(np.isfinite(shown))
-        if len(finite):
-            axis.annotate(f" {name}", (x[finite[-1]], shown[finite[-1]]), color=colour, va="center")
+        axis.plot(temperatures, shown, color=colour, marker="o", markersize=4)
+        end = np.flatnonzero(np.isfinite(shown))[-1]
+        axis.annotate(
+            name, (temperatures[end], shown[end]), (6, offset),
+            textcoords="offset points", color=colour, va="center",
+        )  # fmt: skip
     axis.axhline(1e-5, color="grey", lw=0.8, ls="--")
-    axis.set(xscale="log", yscale="log", xlabel=xlabel, ylabel="relative error")
+    axis.set(xscale="log", yscale="log", xlabel="temperature", ylabel="relative error")
+    axis.invert_xaxis()
     axis.spines[["top", "right"]].set_visible(False)
-    axis.margins(x=0.25)
+    axis.margins(x=0.15)
     axis.set_title(title, loc="left", fontsize=11)
     figure.tight_layout()
     return figure
