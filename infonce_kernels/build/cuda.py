@@ -10,7 +10,7 @@ import os
 import shlex
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 
 from . import cache, library, nvcc
 from .errors import BackendUnavailable, BuildError, compiler_failed
+from .launcher import Launcher
 from .library import KernelLibrary
 from .process import LOCALE
 from .source import KernelSource
@@ -208,7 +209,10 @@ class CudaDevice:
 
     type = "cuda"
 
-    def run(self, function: Any, arguments: list[Any], stream: int | None, index: int) -> int:
+    def run(
+        self, launcher: Launcher, arguments: list[Any], values: Sequence[Any], index: int
+    ) -> int:
+        function, stream = launcher.function, launcher.stream
         current = torch.cuda.current_device()
         if index < 0:
             index = current

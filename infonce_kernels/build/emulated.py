@@ -2,19 +2,33 @@
 
 import hashlib
 import json
+import re
 import shutil
+import threading
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from infonce_kernels import emulator
-from infonce_kernels.emulator import Runtime, rewrite, toolchain
+from infonce_kernels.emulator import Array, EmulatorError, Fence, Runtime, rewrite, toolchain
 
 from . import cache, library
 from .errors import BackendUnavailable, compiler_failed, error_at
+from .launcher import Launcher
 from .library import KernelLibrary
 from .process import run
-from .source import KernelSource
+from .prototypes import Parameter
+from .source import KernelSource, without_comments
+
+_WIDEST = 16  # bytes of the widest access of one thread (float4), which must be aligned
+# Vector types, casts between pointers, and whatever asks for an alignment.
+_WIDER_ACCESS = re.compile(
+    r"(?:char|short|int|long|float|double|half|bfloat16)[2-4](?:_16a|_32a)?\b"
+    r"|reinterpret_cast|\*\s*\)|align|uintptr_t"
+)
 
 
 def check() -> str:
@@ -43,7 +57,8 @@ def build(source: KernelSource) -> KernelLibrary:
         f"{source.name} for the emulator",
         lambda staging: _compile(source, compiler, runtime, staging),
     )
-    device = EmulatedDevice(Runtime.load(runtime))  # before the module that links against it
+    # The runtime is loaded before the module that links against it.
+    device = EmulatedDevice(Runtime.load(runtime), _uses_alignment(source))
     return library.load(source, "emulator", key, folder / "kernel.so", device)
 
 
@@ -96,14 +111,73 @@ class EmulatedDevice:
 
     type = "cpu"
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, keeps_alignment: bool) -> None:
         self._runtime = runtime
+        self._keeps_alignment = keeps_alignment
+        self._last = threading.local()  # .error: of the launch that has just failed
 
-    def run(self, function: Any, arguments: list[Any], stream: int | None, index: int) -> int:
-        return function(*arguments)
+    def run(
+        self, launcher: Launcher, arguments: list[Any], values: Sequence[Any], index: int
+    ) -> int:
+        """The launch works on fenced copies of the tensors: an index out of bounds is an error."""
+        values = list(values)
+        if launcher.stream is not None:
+            values.insert(launcher.stream, None)
+        passed = {
+            position: self._array(parameter, value)
+            for position, (parameter, value) in enumerate(
+                zip(launcher.parameters, values, strict=True)
+            )
+            if isinstance(value, torch.Tensor)
+        }
+        with Fence(list(passed.values())) as fence:
+            for position, address in zip(passed, fence.addresses, strict=True):
+                arguments[position] = address
+            code = launcher.function(*arguments)
+            spoiled = fence.spoiled() if code == 0 else None
+        if code:
+            self._last.error = self._runtime.take_error(fence.describe)
+        elif spoiled is not None:
+            self._last.error = _written_unseen(fence, spoiled)
+            return self._last.error.code
+        return code
+
+    def _array(self, parameter: Parameter, tensor: torch.Tensor) -> Array:
+        element = tensor.element_size()
+        wide = self._keeps_alignment or parameter.element == "void"
+        alignment = max(element, _WIDEST) if wide else element
+        return Array(
+            parameter.name,
+            tensor.data_ptr(),
+            tensor.nbytes,
+            element,
+            alignment,
+            parameter.writable,
+        )
 
     def failure(self, code: int) -> tuple[str, BaseException | None]:
-        error = self._runtime.take_error()
+        error = self._last.error
         if error is None:
             return f"it returned CUDA error {code}", None
         return str(error), error
+
+
+def _written_unseen(fence: Fence, address: int) -> EmulatorError:
+    """The error of a launch that wrote beside an array, but on the array's own page."""
+    return EmulatorError(
+        code=700,
+        message=f"illegal address: {fence.describe(address)} was written",
+        kernel="",
+        file="",
+        line=0,
+        launch_file="",
+        launch_line=0,
+        block=None,
+        thread=None,
+        address=address,
+    )
+
+
+def _uses_alignment(source: KernelSource) -> bool:
+    """Whether any access of the source may be wider than an element of its parameter's type."""
+    return any(_WIDER_ACCESS.search(without_comments(file.text)) for file in source.main.files())

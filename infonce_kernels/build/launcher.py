@@ -6,7 +6,7 @@ a microsecond is checked at every call.
 
 import ctypes
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -34,12 +34,16 @@ class Device(Protocol):
 
     type: str  # of the tensors: "cuda" or "cpu"
 
-    def run(self, function: Any, arguments: list[Any], stream: int | None, index: int) -> int:
-        """Call `function`; `stream` is the place of the stream among the arguments, if any;
-        `index` is the tensors' device index, or -1 where no tensor is passed."""
+    def run(
+        self, launcher: "Launcher", arguments: list[Any], values: Sequence[Any], index: int
+    ) -> int:
+        """Call `launcher.function`. `arguments` are as C takes them, with None for the stream;
+        `values` are as the caller gave them, without the stream; `index` is the tensors' device
+        index, or -1 where no tensor is passed."""
 
     def failure(self, code: int) -> tuple[str, BaseException | None]:
-        """What the error code means, and the exception that tells more, if there is one."""
+        """What the code that `run` has just returned means, and the exception that tells more, if
+        there is one."""
 
 
 class Launcher:
@@ -58,13 +62,13 @@ class Launcher:
         self.name = prototype.name
         self.parameters = prototype.parameters
         self._device = device
-        self._function = getattr(library, prototype.name)
-        self._function.restype = ctypes.c_int
-        self._function.argtypes = [_c_type(parameter) for parameter in prototype.parameters]
+        self.function = getattr(library, prototype.name)
+        self.function.restype = ctypes.c_int
+        self.function.argtypes = [_c_type(parameter) for parameter in prototype.parameters]
         streams = [i for i, p in enumerate(prototype.parameters) if p.kind == "stream"]
         if len(streams) > 1:
             raise TypeError(f"launcher {self.name} has {len(streams)} streams; one is possible")
-        self._stream = streams[0] if streams else None
+        self.stream = streams[0] if streams else None  # its place among the parameters
         self._passed = [p for p in prototype.parameters if p.kind != "stream"]
         self._names = [parameter.name for parameter in self._passed]
         # Read at every call, so as plain tuples: dtype of a pointer, or range of an integer.
@@ -136,9 +140,9 @@ class Launcher:
                     )
                 value = value.data_ptr()
             arguments.append(value)
-        if self._stream is not None:
-            arguments.insert(self._stream, None)
-        code = device.run(self._function, arguments, self._stream, -1 if index is None else index)
+        if self.stream is not None:
+            arguments.insert(self.stream, None)
+        code = device.run(self, arguments, values, -1 if index is None else index)
         if code:
             text, cause = device.failure(code)
             raise LaunchError(f"{self.name} failed: {text}", code) from cause

@@ -78,6 +78,11 @@ class Parameter:
     kind: str
     element: str
 
+    @property
+    def writable(self) -> bool:
+        """Whether the launcher may write through this pointer: it is none to const."""
+        return self.kind == "pointer" and "const" not in self.type.partition("*")[0].split()
+
 
 @dataclass(frozen=True)
 class Prototype:

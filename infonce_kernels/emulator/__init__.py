@@ -10,15 +10,17 @@ kernel computes, not how fast.
 """
 
 from infonce_kernels.emulator import toolchain
-from infonce_kernels.emulator.rewriter import rewrite, rewrite_includes
+from infonce_kernels.emulator.fence import Array, Fence
+from infonce_kernels.emulator.rewriter import rewrite
 from infonce_kernels.emulator.runtime import EmulatorError, Runtime
 from infonce_kernels.emulator.unsupported import UnsupportedFeature
 
 __all__ = [
+    "Array",
     "EmulatorError",
+    "Fence",
     "Runtime",
     "UnsupportedFeature",
     "rewrite",
-    "rewrite_includes",
     "toolchain",
 ]

@@ -8,11 +8,9 @@ messages, the debugger's lines and the emulator's errors name the lines of the l
 
 from __future__ import annotations
 
-import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from infonce_kernels.emulator.unsupported import UnsupportedFeature, find_unsupported
 
@@ -30,7 +28,6 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _OPENING = {"(": ")", "[": "]", "{": "}"}
-_QUOTED_INCLUDE = re.compile(r'#\s*include\s*"([^"\n]+)"')
 
 
 @dataclass(slots=True)
@@ -70,27 +67,6 @@ def rewrite(source: str, filename: str) -> str:
     find_unsupported(source, filename, tokenize(source))
     escaped = filename.replace("\\", "\\\\").replace('"', '\\"')
     return f'#line 1 "{escaped}"\n' + _Rewriter(source, filename).run()
-
-
-def rewrite_includes(source: str, filename: str, include_dirs: Sequence[Path]) -> dict[str, str]:
-    """The files that ``source`` includes by quotes, directly or not, rewritten.
-
-    The keys are the names as an ``#include`` beside the main file would spell them. A name that is
-    in none of ``include_dirs`` (say ``"cuda_fp16.h"``) is left to the compiler.
-    """
-    found: dict[str, str] = {}
-    pending = [(source, "")]
-    while pending:
-        text, folder = pending.pop()
-        for name in _QUOTED_INCLUDE.findall(text):
-            key = posixpath.normpath(posixpath.join(folder, name))
-            path = next((d / key for d in include_dirs if (d / key).is_file()), None)
-            if path is None or key in found or key.startswith(".."):
-                continue
-            included = path.read_text(encoding="utf-8")
-            found[key] = rewrite(included, posixpath.join(posixpath.dirname(filename), key))
-            pending.append((included, posixpath.dirname(key)))
-    return found
 
 
 class _Rewriter:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from infonce_kernels.emulator.toolchain import FOLDER
 
 Index = tuple[int, int, int]
+# What addr2line writes; the line is "?" where it does not know.
+_PLACE = re.compile(r"(?P<file>.*):(?P<line>\d+)(?: \(discriminator \d+\))?")
 
 
 class EmulatorError(RuntimeError):
@@ -24,9 +27,10 @@ class EmulatorError(RuntimeError):
         code: CUDA's number for the error (700 an illegal address, 719 a launch failure, ...).
         message: what happened.
         kernel: the kernel as the launch names it; empty for an error of a host call.
-        file, line: where it happened: in the kernel if known, else the launch.
+        file, line: where it happened: in the kernel if known, else the launch; empty, 0 if unknown.
         launch_file, launch_line: the launch.
         block, thread: who, as (x, y, z); None where the error concerns no single one.
+        address: of an illegal access, where the processor tells it; else None.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class EmulatorError(RuntimeError):
         launch_line: int,
         block: Index | None,
         thread: Index | None,
+        address: int | None = None,
     ) -> None:
         self.code = code
         self.message = message
@@ -51,18 +56,19 @@ class EmulatorError(RuntimeError):
         self.launch_line = launch_line
         self.block = block
         self.thread = thread
+        self.address = address
         super().__init__(self._text())
 
     def _text(self) -> str:
         first, *rest = self.message.split("\n")
-        place = f"{self.file}:{self.line}" if self.file else ""
+        place = f" at {self.file}:{self.line}" if self.file else ""
         if self.block is not None:
             place += f", block {_show(self.block)}"
         if self.thread is not None:
             place += f", thread {_show(self.thread)}"
         who = f"kernel {self.kernel}: " if self.kernel else ""
         launch = f"\n  launched at {self.launch_file}:{self.launch_line}" if self.kernel else ""
-        return "\n".join([f"{who}{first} at {place}", *rest]) + launch
+        return "\n".join([f"{who}{first}{place}", *rest]) + launch
 
 
 def _show(index: Index) -> str:
@@ -88,21 +94,22 @@ class _Error(ctypes.Structure):  # cuemu_error in src/api.cpp
         ("thread", ctypes.c_uint * 3),
         ("frame_count", ctypes.c_int),
         ("frames", _Frame * 32),
+        ("has_address", ctypes.c_int),
+        ("address", ctypes.c_uint64),
     ]
 
 
 class Runtime:
-    """The one runtime library of the process.
+    """The one runtime library of the process, for each version of its text.
 
     Kernel modules are loaded after it. Settings hold for the whole process; errors and warnings
     belong to the OS thread that launched.
     """
 
-    _loaded: ClassVar[dict[Path, Runtime]] = {}
+    _loaded: ClassVar[dict[bytes, Runtime]] = {}
     _lock = threading.Lock()
 
-    def __init__(self, path: Path) -> None:
-        library = ctypes.CDLL(str(path))
+    def __init__(self, path: Path, library: ctypes.CDLL) -> None:
         library.cuemu_set_timeout.argtypes = [ctypes.c_double]
         library.cuemu_set_timeout.restype = ctypes.c_double
         library.cuemu_set_threads.argtypes = [ctypes.c_uint]
@@ -116,15 +123,27 @@ class Runtime:
 
     @classmethod
     def load(cls, path: Path) -> Runtime:
-        """The runtime at ``path``, loaded once. Raises OSError if it cannot be loaded."""
+        """The runtime at ``path``, or its copy that the process has loaded already.
+
+        Modules find the runtime by its version, so all use the copy that was loaded first, wherever
+        (in another cache, say) a later one lies. Raises OSError if it cannot be loaded.
+        """
         path = Path(path).resolve()
         with cls._lock:
-            if path not in cls._loaded:
-                cls._loaded[path] = cls(path)
-            return cls._loaded[path]
+            library = ctypes.CDLL(str(path))
+            library.cuemu_version.restype = ctypes.c_char_p
+            version = library.cuemu_version()
+            if version not in cls._loaded:
+                cls._loaded[version] = cls(path, library)
+            return cls._loaded[version]
 
-    def take_error(self) -> EmulatorError | None:
-        """The error of this thread's last failed launch, once; None if there is none."""
+    def take_error(
+        self, describe: Callable[[int], str | None] = lambda address: None
+    ) -> EmulatorError | None:
+        """The error of this thread's last failed launch, once; None if there is none.
+
+        describe: says what lies at an illegal address, or None if it does not know.
+        """
         raw = _Error()
         if not self._library.cuemu_take_error(ctypes.byref(raw)):
             return None
@@ -133,9 +152,11 @@ class Runtime:
         if not file:
             frames = [(_decode(f.object), f.offset) for f in raw.frames[: raw.frame_count]]
             file, line = find_line(frames, launch_file) or (launch_file, raw.launch_line)
+        address = raw.address if raw.has_address else None
+        known = describe(address) if address is not None else None
         return EmulatorError(
             code=raw.code,
-            message=_decode(raw.text),
+            message=f"illegal address: {known}" if known else _decode(raw.text),
             kernel=_decode(raw.kernel),
             file=file,
             line=line,
@@ -143,6 +164,7 @@ class Runtime:
             launch_line=raw.launch_line,
             block=_index(raw.block) if raw.has_block else None,
             thread=_index(raw.thread) if raw.has_thread else None,
+            address=address,
         )
 
     def warnings(self) -> list[str]:
@@ -211,11 +233,12 @@ def find_line(frames: Sequence[tuple[str, int]], launch_file: str) -> tuple[str,
             [tool, "-i", "-e", library, hex(offset)], capture_output=True, text=True, check=False
         )
         for place in done.stdout.splitlines():
-            file, _, number = place.partition(" (")[0].rpartition(":")
-            if not number.isdigit() or int(number) == 0 or _is_foreign(file):
+            match = _PLACE.fullmatch(place)
+            if match is None or int(match["line"]) == 0 or _is_foreign(match["file"]):
                 continue
+            file = match["file"]
             is_launch_file = os.path.basename(file) == os.path.basename(launch_file)
-            return (launch_file if is_launch_file else file), int(number)
+            return (launch_file if is_launch_file else file), int(match["line"])
     return None
 
 

@@ -119,10 +119,11 @@ def runtime_command(output: Path, *, ucontext: bool = False) -> list[str]:
     defines = ["-DCUEMU_UCONTEXT"] if ucontext else []
     # Modules find the runtime by this name, which differs for every version of it: two versions may
     # live in one process.
-    version = hashlib.sha256(fingerprint().encode())
+    digest = hashlib.sha256(fingerprint().encode())
     for path in runtime_sources():
-        version.update(path.read_bytes())
-    version.update(" ".join(defines).encode())
+        digest.update(path.read_bytes())
+    digest.update(" ".join(defines).encode())
+    version = digest.hexdigest()[:12]
     sources = [str(path) for path in runtime_sources() if path.suffix == ".cpp"]
     return [
         *_split(command),
@@ -130,7 +131,8 @@ def runtime_command(output: Path, *, ucontext: bool = False) -> list[str]:
         "-O3",
         "-fvisibility=hidden",
         *defines,
-        f"-Wl,-soname,libcuemu-{version.hexdigest()[:12]}.so",
+        f'-DCUEMU_VERSION="{version}"',
+        f"-Wl,-soname,libcuemu-{version}.so",
         f"-I{INCLUDE}",
         *sources,
         "-ldl",

@@ -27,8 +27,8 @@ def scale_text() -> str:
 
 @pytest.fixture(scope="session")
 def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for all tests of this folder; it has a blank in its name."""
-    return tmp_path_factory.mktemp("ext dir")
+    """One cache for all tests of this folder; it has a blank and brackets in its name."""
+    return tmp_path_factory.mktemp("ext dir (1)", numbered=False)
 
 
 @pytest.fixture

@@ -236,9 +236,13 @@ def test_a_launch_is_on_the_current_stream(cache_root: Path, scale_text: str) ->
 def test_a_refused_launch_is_an_error_and_the_next_works(cache_root: Path, scale_text: str) -> None:
     library = build(scale_text.replace("128, 128, 0", "128, 2048, 0"), "cuda")
     x, y = torch.ones(10, device="cuda"), torch.zeros(10, device="cuda")
-    with pytest.raises(LaunchError, match="invalid configuration") as caught:
+    with pytest.raises(LaunchError) as caught:
         library.scale(x, y, 2.0, 10)
-    assert caught.value.code == 9  # cudaErrorInvalidConfiguration
+    # A block has at most 1024 threads. An H200 with CUDA 13 says the first; the manual has both.
+    assert str(caught.value) in {
+        "scale failed: invalid argument (CUDA error 1)",
+        "scale failed: invalid configuration argument (CUDA error 9)",
+    }
     build(scale_text, "cuda").scale(x, y, 2.0, 10)
     assert y.sum() == 20
 

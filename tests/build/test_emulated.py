@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,19 @@ def test_a_kernel_runs_on_cpu_tensors(cache_root: Path, scale_text: str) -> None
     assert "scale" in dir(library)
     with pytest.raises(AttributeError, match=r"scale\.cu has no launcher 'sale'; it has scale"):
         library.sale()
+
+
+def test_a_copy_of_the_runtime_in_another_cache_is_not_a_second_one(
+    cache_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules are linked to whichever was loaded first: it has their errors."""
+    first = emulate(NARROW)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    second = emulate(NARROW + "// in another cache\n")
+    assert tmp_path in second.path.parents
+    for library in (first, second):
+        with pytest.raises(LaunchError, match="element 1 of x"):
+            library.shift(torch.zeros(1), torch.zeros(2), 2, 0, 0)
 
 
 def test_edit_to_result_takes_less_than_three_seconds(cache_root: Path, scale_text: str) -> None:
@@ -164,6 +178,188 @@ def test_every_module_keeps_its_own_kernels(cache_root: Path, scale_text: str) -
         library.scale(torch.ones(1), y, 2.0, 1)
         assert y.item() == 2.0 * sign
 
+
+# ---- out of bounds -------------------------------------------------------------------------------
+
+SHIFT = """#include <cuda_runtime.h>
+
+__global__ void shift_kernel(const float* x, float* y, int read, int write) {
+  int i = threadIdx.x;
+  float value = 2 * x[i + read];  // read
+  y[i + write] = value;  // write
+}
+
+extern "C" cudaError_t shift(const float* x, float* y, int threads, int read, int write) {
+  shift_kernel<<<1, threads>>>(x, y, read, write);
+  return cudaGetLastError();
+}
+
+__global__ void wide_kernel(const WIDE* x, float* y, float* remainder) {
+  y[threadIdx.x] = x[threadIdx.x].w;
+  *remainder = reinterpret_cast<size_t>(x) % 16;
+}
+
+extern "C" cudaError_t wide(const float* x, float* y, float* remainder, int threads) {
+  wide_kernel<<<1, threads>>>((const WIDE*)x, y, remainder);
+  return cudaGetLastError();
+}
+
+__global__ void constant_kernel(const float* x, float* y) { ((float*)x)[0] = y[0] = 7; }
+
+extern "C" cudaError_t constant(float const* x, float* y) {
+  constant_kernel<<<1, 1>>>(x, y);
+  return cudaGetLastError();
+}
+"""
+WIDE = SHIFT.replace("WIDE", "float4")
+NARROW = SHIFT.partition("__global__ void wide_kernel")[0]
+
+
+def line(text: str, mark: str) -> int:
+    return next(n for n, code in enumerate(text.splitlines(), 1) if code.endswith(f"// {mark}"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where", "what", "thread"),
+    [
+        ((8, 0, 0), "write", "element 5 of y (past its end: it has 5)", (5, 0, 0)),
+        ((5, 4, 0), "read", "element 8 of x (past its end: it has 8)", (4, 0, 0)),
+        ((3, 0, 1000000), "write", "element 1000000 of y (past its end: it has 5)", (0, 0, 0)),
+        ((3, -5000, 0), "read", "element -5000 of x (before its start)", (0, 0, 0)),
+        ((3, 0, -5000), "write", "element -5000 of y (before its start)", (0, 0, 0)),
+    ],
+)
+def test_an_index_out_of_bounds_is_named(
+    cache_root: Path, arguments: tuple[int, int, int], where: str, what: str, thread: object
+) -> None:
+    library = emulate(NARROW)
+    x, y = torch.arange(8.0), torch.full((5,), -1.0)
+    with pytest.raises(LaunchError) as caught:
+        library.shift(x, y, *arguments)
+    place = f"mine.cu:{line(NARROW, where)}, block (0,0,0), thread ({thread[0]},0,0)"
+    assert str(caught.value).startswith(
+        f"shift failed: kernel shift_kernel: illegal address: {what} at {place}\n"
+    )
+    cause = caught.value.__cause__
+    assert isinstance(cause, EmulatorError) and str(cause) in str(caught.value)
+    assert (cause.code, cause.line, cause.thread) == (700, line(NARROW, where), thread)
+    assert cause.message == f"illegal address: {what}" and cause.address is not None
+    # What was computed before is there, and the next launch works.
+    done = thread[0]
+    assert y.tolist() == [*(2.0 * x[arguments[1] :][:done]).tolist(), *[-1.0] * (5 - done)]
+    library.shift(x, y, 5, 3, 0)
+    assert y.tolist() == [6, 8, 10, 12, 14]
+
+
+def test_an_address_far_away_stays_a_number(cache_root: Path) -> None:
+    with pytest.raises(LaunchError, match=r"illegal address 0x[0-9a-f]+ at mine\.cu:5, block"):
+        emulate(NARROW).shift(torch.zeros(8), torch.zeros(8), 1, 2**30, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "write", "element"), [(NARROW, -1, -1), (WIDE, -1, -1), (WIDE, 2, 5)]
+)
+def test_a_write_that_no_page_catches_is_an_error(
+    cache_root: Path, text: str, write: int, element: int
+) -> None:
+    library = emulate(text)
+    x, y = torch.arange(4.0), torch.zeros(5)
+    with pytest.raises(LaunchError, match=rf"^shift failed: .* element {element} of y .* written$"):
+        library.shift(x, y, 4, 0, write)
+    library.shift(x, y, 4, 0, 1)
+    assert y[1:].tolist() == [0, 2, 4, 6]
+
+
+def test_a_read_that_no_page_catches_is_nan(cache_root: Path) -> None:
+    y = torch.zeros(4)
+    emulate(NARROW).shift(torch.arange(4.0), y, 4, -1, 0)
+    assert y[0].isnan() and y[1:].tolist() == [0, 2, 4]
+
+
+def test_alignment_is_the_tensors_own(cache_root: Path) -> None:
+    library = emulate(WIDE)
+    memory, remainder = torch.arange(16.0), torch.zeros(1)
+    for start, end in ((0, 12), (0, 11), (1, 12), (2, 15), (3, 16)):
+        x, y = memory[start:end], torch.zeros(3)
+        threads = len(x) // 4
+        library.wide(x, y, remainder, threads)
+        assert remainder.item() == x.data_ptr() % 16
+        assert torch.equal(y[:threads], x[3::4])
+
+
+def test_one_tensor_may_be_input_and_output(cache_root: Path) -> None:
+    library = emulate(NARROW)
+    x = torch.arange(5.0)
+    library.shift(x, x, 5, 0, 0)
+    assert x.tolist() == [0, 2, 4, 6, 8]
+    x = torch.arange(6.0)
+    library.shift(x[:5], x[1:], 1, 0, 3)  # views: x[4] = 2 * x[0]
+    library.shift(x[:5], x[1:], 1, 4, 4)  # x[5] = 2 * x[4]
+    assert x.tolist() == [0, 1, 2, 3, 0, 0]
+    with pytest.raises(LaunchError, match=r"element 6 of x, which is also y \("):
+        library.shift(x, x, 7, 0, 0)
+
+
+def test_a_pointer_to_const_does_not_write(cache_root: Path) -> None:
+    x, y = torch.zeros(3), torch.zeros(3)
+    emulate(WIDE).constant(x, y)
+    assert (x[0], y[0]) == (0, 7)
+
+
+def test_a_tensor_without_elements_has_none(cache_root: Path) -> None:
+    library = emulate(NARROW)
+    with pytest.raises(LaunchError, match=r"element 0 of x \(past its end: it has none\)"):
+        library.shift(torch.empty(0), torch.zeros(3), 1, 0, 0)
+    with pytest.raises(LaunchError, match=r"element 2 of y \(past its end: it has none\)"):
+        library.shift(torch.zeros(3), torch.empty(3, 0), 1, 0, 2)
+
+
+def test_threads_launch_at_once(cache_root: Path) -> None:
+    """Each sees its own tensors, and its own errors."""
+    library = emulate(NARROW)
+
+    def use(n: int) -> None:
+        x, y = torch.arange(float(n)), torch.zeros(n)
+        for _ in range(100):
+            library.shift(x, y, n, 0, 0)
+            assert torch.equal(y, 2 * x)
+            with pytest.raises(LaunchError, match=rf"element {n} of x \(.* it has {n}\)"):
+                library.shift(x, y, n + 1, 0, 0)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(use, [100, 200]))
+
+
+OVERRUN = """
+import sys, torch
+from infonce_kernels.build import LaunchError, build
+
+library = build(open(sys.argv[1]).read(), "emulator")
+for size in range(1, 200):
+    keep = [torch.zeros(size) for _ in range(20)]  # what lies behind in the heap
+    try:
+        library.shift(torch.ones(1024), keep[7], 1024, 0, 0)
+    except LaunchError as error:
+        assert f"element {size} of y (past its end: it has {size})" in str(error), error
+    else:
+        raise AssertionError("no error")
+    assert all(not other.any() for i, other in enumerate(keep) if i != 7)
+print("no harm")
+"""
+
+
+def test_the_heap_survives(cache_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.cu").write_text(NARROW)
+    done = subprocess.run(
+        [sys.executable, "-c", OVERRUN, str(tmp_path / "mine.cu")],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "no harm\n"), done.stderr
+
+
+# ---- processes and keys --------------------------------------------------------------------------
 
 PROGRAM = """
 import multiprocessing, sys, torch

@@ -1,7 +1,9 @@
 import ctypes
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -59,11 +61,13 @@ class FakeDevice:
     def __init__(self) -> None:
         self.index: int | None = None
 
-    def run(self, function: Any, arguments: list[Any], stream: int | None, index: int) -> int:
+    def run(
+        self, launcher: Launcher, arguments: list[Any], values: Sequence[Any], index: int
+    ) -> int:
         self.index = index
-        if stream is not None:
-            arguments[stream] = 0x5EA
-        return function(*arguments)
+        if launcher.stream is not None:
+            arguments[launcher.stream] = 0x5EA
+        return launcher.function(*arguments)
 
     def failure(self, code: int) -> tuple[str, BaseException | None]:
         return f"code {code}", KeyError("the cause")
@@ -259,10 +263,14 @@ def test_a_launch_goes_to_the_tensors_device_and_its_stream(
         seen.append((gpu.current, arguments))
         return 0
 
-    device.run(function, ["x", None], 1, 0)  # the current device: no guard
-    device.run(function, ["x", None], 1, 1)
-    device.run(function, [None], 0, -1)  # no tensor: the current device
-    device.run(function, ["x"], None, 1)  # no stream asked for
+    def run(arguments: list[Any], stream: int | None, index: int) -> None:
+        launcher = SimpleNamespace(function=function, stream=stream)
+        device.run(launcher, arguments, ["x"], index)
+
+    run(["x", None], 1, 0)  # the current device: no guard
+    run(["x", None], 1, 1)
+    run([None], 0, -1)  # no tensor: the current device
+    run(["x"], None, 1)  # no stream asked for
     assert seen == [(0, ("x", 1000)), (1, ("x", 1001)), (0, (1000,)), (1, ("x",))]
     assert gpu.switches == [1, 1] and gpu.current == 0
 

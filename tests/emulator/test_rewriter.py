@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infonce_kernels.emulator import UnsupportedFeature, rewrite, rewrite_includes
+from infonce_kernels.emulator import UnsupportedFeature, rewrite
 from infonce_kernels.emulator.rewriter import tokenize
 
 KERNELS = sorted((Path(__file__).parent / "kernels").glob("*.cu"))
@@ -186,21 +186,3 @@ def test_text_that_the_preprocessor_removes_may_say_anything(removed: str) -> No
 
 def test_host_code_after_a_kernel_may_launch() -> None:
     rewrite("__device__ int x = 3;\n__global__ void k() {}\nvoid f() { k<<<1, 1>>>(); }", "k.cu")
-
-
-# ---- included files ------------------------------------------------------------------------------
-
-
-def test_quoted_includes_are_rewritten_too(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "a.cuh").write_text('#include "sub/b.cuh"\n#include <cfloat>\n')
-    (tmp_path / "sub" / "b.cuh").write_text(
-        '#include "c.cuh"\n__device__ void f() { __shared__ int s; }\n'
-    )
-    (tmp_path / "sub" / "c.cuh").write_text("#pragma once\n")
-    found = rewrite_includes('#include "a.cuh"\n#include "cuda_fp16.h"\n', "k.cu", [tmp_path])
-    assert set(found) == {"a.cuh", "sub/b.cuh", "sub/c.cuh"}
-    assert "cuemu::shared<int" in found["sub/b.cuh"]
-    (tmp_path / "a.cuh").write_text('\nasm("nop;");\n')
-    with pytest.raises(UnsupportedFeature, match=r"a\.cuh:2"):
-        rewrite_includes('#include "a.cuh"\n', "k.cu", [tmp_path])

@@ -187,6 +187,8 @@ struct cuemu_error {
   uint3 block, thread;
   int frame_count;
   cuemu_frame frames[32];
+  int has_address;
+  uint64_t address;
 };
 
 CUEMU_EXPORT int cuemu_take_error(cuemu_error* out) {
@@ -207,6 +209,8 @@ CUEMU_EXPORT int cuemu_take_error(cuemu_error* out) {
   out->has_thread = failure.in_thread;
   out->block = failure.block;
   out->thread = failure.thread;
+  out->has_address = failure.has_address;
+  out->address = failure.address;
   for (void* address : failure.program_counters) {
     Dl_info info;
     if (out->frame_count == 32 || !dladdr(address, &info) || !info.dli_fname) continue;
@@ -226,6 +230,8 @@ CUEMU_EXPORT const char* cuemu_take_warnings() {
   mine.warnings.clear();
   return mine.text.c_str();
 }
+
+CUEMU_EXPORT const char* cuemu_version() { return CUEMU_VERSION; }
 
 CUEMU_EXPORT double cuemu_set_timeout(double seconds) { return settings.timeout.exchange(seconds); }
 CUEMU_EXPORT unsigned cuemu_set_threads(unsigned count) { return settings.threads.exchange(count); }

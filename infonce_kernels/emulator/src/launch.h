@@ -45,8 +45,9 @@ struct Failure {
   int code = 0;
   std::string text;
   Site site;
-  bool in_block = false, in_thread = false;
+  bool in_block = false, in_thread = false, has_address = false;
   uint3 block{}, thread{};
+  uint64_t address = 0;  // of an illegal access
   std::vector<void*> program_counters;
 };
 

@@ -477,8 +477,11 @@ void Worker::record_fault(const Fiber& fiber) {
         failure.text = "stack overflow: a thread has 64 KiB for local arrays and calls";
       else if (fault_.code == SI_KERNEL)
         failure.text = "misaligned or impossible address";
-      else
+      else {
         failure.text = describe_address(address);
+        failure.has_address = true;
+        failure.address = reinterpret_cast<uint64_t>(address);
+      }
   }
   failure.in_thread = true;
   failure.thread = unpack(fiber.index);
