@@ -7,7 +7,9 @@ prototypes what they want; what a launcher does not take, PyTorch computes: v3 t
 writes them itself.
 """
 
+import inspect
 import math
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -34,8 +36,13 @@ def register(library: KernelLibrary) -> str:
 
 
 def _library(rung: str, query: Tensor) -> KernelLibrary:
-    backend = "cuda" if query.is_cuda else "emulator"
-    return _edited[rung] if rung in _edited else ladder.rung(rung).build(backend)
+    return _edited.get(rung) or _built(rung, "cuda" if query.is_cuda else "emulator")
+
+
+@cache
+def _built(rung: str, backend: str) -> KernelLibrary:
+    """Looked up once a process: to hash the text and ask for the compiler costs a millisecond."""
+    return ladder.rung(rung).build(backend)
 
 
 def _writes(library: KernelLibrary, launcher: str, parameter: str) -> bool:
@@ -210,6 +217,10 @@ class _Losses(torch.autograd.Function):
         return by_query, by_positive, by_negatives, None, by_temperature, None, None
 
 
+# `apply` asks for the signature at every call; worked out anew it costs 30 us.
+_Losses.forward.__signature__ = inspect.signature(_Losses.forward)
+
+
 def losses(
     query: Tensor,
     positive: Tensor,
@@ -220,7 +231,8 @@ def losses(
     precision: str | None,
 ) -> Tensor:
     """Each query's loss (B,) by a rung, twice differentiable; arguments as for `forward`."""
-    loss, _, _ = _Losses.apply(
-        query, positive, negatives, temperature, temperature_tensor, rung, precision
-    )
-    return loss
+    arguments = (query, positive, negatives, temperature, temperature_tensor, rung, precision)
+    tensors = (query, positive, negatives, temperature_tensor)
+    differentiable = any(x is not None and x.requires_grad for x in tensors)
+    run = _Losses.apply if differentiable and torch.is_grad_enabled() else forward
+    return run(*arguments)[0]
