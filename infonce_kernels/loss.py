@@ -67,13 +67,16 @@ def info_nce(
     check_precision(precision, dtype)
     name = _choose_rung(rung, backend, query, dtype)
 
-    # Autocast would lower the products to half precision: the loss keeps its operands' own
-    # precision.
-    with torch.autocast(query.device.type, enabled=False):
-        compute = torch.float64 if dtype == torch.float64 else torch.float32
-        query, positive, negatives = (x.to(compute) for x in (query, positive, negatives))
-        losses = _losses(query, positive, negatives, temperature, name, precision)
-        return losses if reduction == "none" else getattr(losses, reduction)()
+    compute = torch.float64 if dtype == torch.float64 else torch.float32
+    operands = [x if x.dtype is compute else x.to(compute) for x in (query, positive, negatives)]
+    arguments = (*operands, temperature, name, precision)
+    if torch.is_autocast_enabled(query.device.type):
+        # It would lower the products to half precision: the loss keeps its operands' precision.
+        with torch.autocast(query.device.type, enabled=False):
+            losses = _losses(*arguments)
+    else:
+        losses = _losses(*arguments)
+    return losses if reduction == "none" else getattr(losses, reduction)()
 
 
 class InfoNCE(nn.Module):
