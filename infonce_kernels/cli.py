@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import torch
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from infonce_kernels import ladder
 from infonce_kernels.build import backends
-from infonce_kernels.verify import Report, verify
+from infonce_kernels.verify import LIMITS, Report, verify
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,16 +87,17 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _print_report(report: Report) -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False)
-    for heading in ("rung", "backend", "pass", "max error", "limit", "worst at", "verdict"):
-        table.add_column(heading, no_wrap=heading != "verdict")
-    for check in report:
-        colour = "green" if check.passed else "red"
-        error, limit = f"{check.error:.1e}", f"{check.limit:.0e}"
-        verdict = f"[{colour}]{check.verdict}[/]"
-        table.add_row(check.rung, check.backend, check.pass_, error, limit, check.problem, verdict)
     console = Console()
-    console.print("Errors against float64: of a loss relative, of a gradient relative in norm.")
+    limits = ", ".join(f"{pass_} {limit:.0e}" for pass_, limit in LIMITS.items())
+    console.print(f"Largest error against float64 (limits: {limits}):", highlight=False)
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("rung", "backend", "pass", "max error", "worst at"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("verdict")
+    for check in report:
+        verdict = f"[{'green' if check.passed else 'red'}]{escape(check.verdict)}[/]"
+        error = f"{check.error:.1e}"
+        table.add_row(check.rung, check.backend, check.pass_, error, check.problem, verdict)
     console.print(table)
     failed = sum(not check.passed for check in report)
     console.print(f"{failed} of {len(report)} wrong" if failed else f"all {len(report)} right")

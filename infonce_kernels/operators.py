@@ -58,8 +58,8 @@ def _built(rung: str, backend: str) -> KernelLibrary:
 @cache
 def _writes(library: KernelLibrary, launcher: str, parameter: str) -> bool:
     """Whether the launcher takes `parameter` as a pointer that it may write through."""
-    types = {p.name: p.type for p in library.launchers[launcher].parameters}
-    return parameter in types and not types[parameter].startswith("const")
+    parameters = library.launchers[launcher].parameters
+    return any(p.name == parameter and p.writable for p in parameters)
 
 
 @torch.library.impl(_LIBRARY, "forward", "CPU")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from infonce_kernels.emulator.rewriter import Token
+from infonce_kernels.emulator.tokens import Token
 
 
 class UnsupportedFeature(Exception):
