@@ -12,7 +12,7 @@ FLOAT = 4  # bytes
 
 @dataclass(frozen=True)
 class Cost:
-    """A prediction for the losses' forward pass; bytes are those that perfect caches would move."""
+    """A prediction for a forward pass: its bytes are those that perfect caches would move."""
 
     launches: int
     flops: int
@@ -53,8 +53,8 @@ def _rows(B: int, D: int) -> int:
 
 
 def _eager(B: int, N: int, D: int) -> Cost:
-    # 18 launches, fills and copies were counted by the profiler of torch 2.11 on an H200. The (B, N)
-    # matrix is written by the product; read and written by cat, by the division and by log_softmax.
+    # 18 launches, fills and copies: counted by the profiler of torch 2.11 on an H200. The (B, N)
+    # matrix is written by the product; read and written by cat, the division and log_softmax.
     return Cost(18, 2 * B * N * D, _operands(B, N, D) + _rows(B, D) + FLOAT * 7 * B * N)
 
 

@@ -7,6 +7,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from infonce_kernels import InfoNCE, build, info_nce, source
@@ -141,6 +143,21 @@ def test_norms_whose_squares_leave_float32(rung, device, scale):
         expected = truth(*operands, 0.5)
         got = info_nce(*operands, 0.5, reduction="none", rung=rung, precision="fp32")
         torch.testing.assert_close(got.double().cpu(), expected, rtol=LOSS_LIMIT, atol=0)
+
+
+@pytest.mark.parametrize(("rung", "device"), EVERY_PATH)
+@settings(max_examples=25)
+@given(
+    B=st.integers(1, 40),
+    N=st.integers(1, 300),
+    D=st.integers(2, 80),
+    temperature=st.floats(0.05, 10.0),
+    scale=st.floats(0.1, 3.0),
+)
+def test_any_sizes_temperatures_and_scales(rung, device, B, N, D, temperature, scale):
+    query, positive, negatives = draw(B, N, D, device, seed=B * N + D, normalised=False)
+    operands = (scale * query / math.sqrt(D), positive, negatives / math.sqrt(D))
+    assert_right(rung, operands, temperature)
 
 
 # ---- edges ---------------------------------------------------------------------------------------
