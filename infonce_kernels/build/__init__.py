@@ -53,15 +53,16 @@ def build(
 ) -> KernelLibrary | CompileReport:
     """Build a kernel and return what can be called, or nvcc's report for backend "compile".
 
-    source: a rung's name, the path of a .cu file, or CUDA C++ text (with a newline or a brace).
+    source: a rung's name, the path of a .cu file, or CUDA C++ text: what has a newline, or has a
+        brace and does not end with .cu or .cuh.
     backend: "cuda" compiles for this machine's GPUs; "emulator" runs the kernel on the CPU;
         "compile" needs nvcc but no GPU; "auto" is "cuda" where that can run, else "emulator".
     name: what messages call the text; for a rung or a file its own name by default.
     arch: for "compile", the architecture: "sm_90" (default), "sm_80", "sm_90a", ...
 
     Raises BuildError with the compiler's first error at the learner's own line, BackendUnavailable
-    with the remedy, emulator.UnsupportedFeature for what the emulator cannot run, ValueError or
-    FileNotFoundError for a source that is none. A failed build leaves nothing behind.
+    with the remedy, emulator.UnsupportedFeature for what the emulator cannot run, TypeError, ValueError
+    or FileNotFoundError for a source that is none. A failed build leaves nothing behind.
     """
     return build_source(load(source, name), backend, arch=arch)
 

@@ -100,7 +100,8 @@ def launchers(source: KernelSource) -> list[Prototype]:
     Raises BuildError naming file and line where one returns anything but cudaError_t or int, or has
     a parameter that Python cannot pass.
     """
-    return [found for file in source.main.files() for found in _in_file(file)]
+    found = (prototype for file in source.main.files() for prototype in _in_file(file))
+    return list(dict.fromkeys(found))  # a header may be there twice, under conditions
 
 
 def _in_file(file: SourceFile) -> Iterator[Prototype]:

@@ -30,6 +30,36 @@ def test_a_rung_a_path_and_a_text_are_told_apart(tmp_path: Path) -> None:
     assert (text.name, text.filename) == ("mine", "mine.cu")
 
 
+def test_a_path_with_a_brace_is_a_path(tmp_path: Path) -> None:
+    write(tmp_path / "x{y}", k__cu="int x;")
+    assert source.load(str(tmp_path / "x{y}" / "k.cu")).text == "int x;"
+
+
+def test_plain_pytorch_has_no_kernel_text() -> None:
+    with pytest.raises(ValueError, match=r"'v0_reference' is .*plain PyTorch.* no kernel text"):
+        source.load("v0_reference")
+
+
+def test_what_is_no_str_or_path_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^source is a rung's name.* not NoneType$"):
+        source.load(None)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\rb", "a\0b"])
+def test_a_name_is_of_one_line(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^name .* does not print"):
+        source.load("int x;\n", name=name)
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "main.cu").write_text('\ufeff#include "a.cuh"\n', encoding="utf-8")
+    (tmp_path / "a.cuh").write_text("\ufeff#pragma once\nint x;\n", encoding="utf-8")
+    loaded = source.load(tmp_path / "main.cu")
+    assert [file.name for file in loaded.main.files()] == ["main.cu", "a.cuh"]
+    assert "\ufeff" not in loaded.main.flatten()
+    assert source.load("\ufeffint x;\n").text == "int x;\n"
+
+
 def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"'v99_faster' is not a rung.*{kernels.names()[0]}"):
         source.load("v99_faster")
@@ -75,6 +105,71 @@ int guarded = 3;
     flat.write_text(source.load(tmp_path / "with blank" / "main.cu").main.flatten())
     command = [gxx, "-std=c++17", "-fsyntax-only", "-Werror", str(flat)]
     assert subprocess.run(command, capture_output=True, text=True).stderr == ""
+
+
+def compiles(path: Path, gxx: str) -> str:
+    """What g++ says of the flattened file: nothing where all is well."""
+    flat = path.with_name("flat.cpp")
+    flat.write_text(source.load(path).main.flatten())
+    command = [gxx, "-std=c++17", "-fsyntax-only", "-Werror", str(flat)]
+    return subprocess.run(command, capture_output=True, text=True).stderr
+
+
+def test_a_header_under_a_false_condition_comes_later(tmp_path: Path, gxx: str) -> None:
+    write(
+        tmp_path,
+        main__cu=f"""#if 0
+#include "a.cuh"
+#endif
+#include "a.cuh"
+#include "b.cuh"
+int value = a + b; {here(6, "main.cu")}""",
+        a__cuh=f"#pragma once\nint a = 1; {here(2, 'a.cuh')}\n",
+        b__cuh='#pragma once\n#include "a.cuh"\nint b = a;\n',
+    )
+    assert compiles(tmp_path / "main.cu", gxx) == ""
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "#pragma once\n{}",
+        "// a comment\n#ifndef {name}\n#define {name}\n{}#endif\n",
+        "#if !defined({name})\n# define {name} 1\n{}#endif\n",
+    ],
+)
+def test_guarded_headers_may_include_each_other(tmp_path: Path, gxx: str, guard: str) -> None:
+    a, b = '#include "b.cuh"\nint a;\n', '#include "a.cuh"\nint b;\n'
+    write(
+        tmp_path,
+        main__cu='#include "a.cuh"\n#include "b.cuh"\nint sum = a + b;\n',
+        a__cuh=guard.format(a, name="A_CUH"),
+        b__cuh=guard.format(b, name="B_CUH"),
+    )
+    assert compiles(tmp_path / "main.cu", gxx) == ""
+
+
+def test_headers_of_headers_do_not_multiply(tmp_path: Path) -> None:
+    """Each includes all before it: by every path there would be two to the twentieth."""
+    for i in range(20):
+        includes = "".join(f'#include "h{j}.cuh"\n' for j in range(i))
+        write(tmp_path, **{f"h{i}__cuh": f"#pragma once\n{includes}int x{i};\n"})
+    write(tmp_path, main__cu='#include "h19.cuh"\n')
+    assert len(list(source.load(tmp_path / "main.cu").main.files())) == 21
+
+
+@pytest.mark.parametrize("variable", ["CPATH", "CPLUS_INCLUDE_PATH"])
+def test_a_header_of_the_compilers_path_is_hashed(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, f"{tmp_path / 'none'}:{tmp_path / 'mine'}")
+    write(tmp_path / "mine", far__cuh="int x;\n")
+    before = source.load('#include "far.cuh"\n')
+    write(tmp_path / "mine", far__cuh="int y;\n")
+    assert source.load('#include "far.cuh"\n').digest() != before.digest()
+    # A toolkit's headers stay the compiler's.
+    write(tmp_path / "mine", cuda_runtime__h="")
+    assert source.load('#include "far.cuh"\n').main.includes == ()
 
 
 def test_a_rewrite_reaches_every_file_once(tmp_path: Path) -> None:
