@@ -59,23 +59,14 @@ def info_nce(
     TypeError, ValueError: naming the argument, before any kernel runs
     """
     dtype = _check_operands(query, positive, negatives)
-    if reduction not in _REDUCTIONS:
-        raise ValueError(
-            f"reduction={reduction!r} is not one of {', '.join(map(repr, _REDUCTIONS))}"
-        )
-    _check_temperature(temperature, query)
+    _check_choice("reduction", reduction, _REDUCTIONS)
+    _check_temperature(temperature, dtype, query.device)
     check_precision(precision, dtype)
     name = _choose_rung(rung, backend, query, dtype)
 
     compute = torch.float64 if dtype == torch.float64 else torch.float32
     operands = [x if x.dtype is compute else x.to(compute) for x in (query, positive, negatives)]
-    arguments = (*operands, temperature, name, precision)
-    if torch.is_autocast_enabled(query.device.type):
-        # It would lower the products to half precision: the loss keeps its operands' precision.
-        with torch.autocast(query.device.type, enabled=False):
-            losses = _losses(*arguments)
-    else:
-        losses = _losses(*arguments)
+    losses = _losses(*operands, temperature, name, precision)
     return losses if reduction == "none" else getattr(losses, reduction)()
 
 
@@ -97,6 +88,9 @@ class InfoNCE(nn.Module):
     ) -> None:
         super().__init__()
         _check_temperature(temperature)
+        _check_choice("reduction", reduction, _REDUCTIONS)
+        _check_choice("backend", backend, _BACKENDS)
+        _check_rung(rung)
         if isinstance(temperature, Tensor) and not isinstance(temperature, nn.Parameter):
             self.register_buffer("temperature", temperature)
         else:
@@ -114,7 +108,12 @@ class InfoNCE(nn.Module):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        return f"temperature={self.temperature}, reduction={self.reduction!r}, rung={self.rung!r}"
+        temperature = self.temperature
+        if isinstance(temperature, Tensor):
+            temperature = "learned" if temperature.requires_grad else "a tensor"
+        options = ("reduction", "precision", "rung", "backend")
+        chosen = ", ".join(f"{name}={getattr(self, name)!r}" for name in options)
+        return f"temperature={temperature}, {chosen}"
 
 
 def _losses(
@@ -128,13 +127,17 @@ def _losses(
     learned = isinstance(temperature, Tensor)
     if rung == "v0_reference":
         # A number stays on the CPU, where PyTorch reads it at no launch.
-        tau = _or_nan(temperature) if learned else torch.tensor(temperature, dtype=torch.float64)
+        tau = _or_nan(temperature) if learned else _number(temperature)
         return reference.losses(query, positive, negatives, tau.to(query.dtype), precision)
     tau = temperature.to(query.device, torch.float32) if learned else None
     return operators.losses(
         query.contiguous(), positive.contiguous(), negatives.contiguous(),
         math.nan if learned else float(temperature), tau, rung, precision,
     )  # fmt: skip
+
+
+def _number(temperature: float) -> Tensor:
+    return torch.tensor(float(temperature), dtype=torch.float64, device="cpu")
 
 
 def _or_nan(temperature: Tensor) -> Tensor:
@@ -177,45 +180,61 @@ def _check_operands(query: Tensor, positive: Tensor, negatives: Tensor) -> torch
     return torch.promote_types(torch.promote_types(query.dtype, positive.dtype), negatives.dtype)
 
 
-def _check_temperature(temperature: float | Tensor, query: Tensor | None = None) -> None:
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}")
+
+
+def _check_temperature(
+    temperature: float | Tensor,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> None:
     if isinstance(temperature, Tensor):
         if temperature.numel() != 1:
-            raise ValueError(
-                f"temperature must have one element, not shape {tuple(temperature.shape)}"
-            )
+            shape = tuple(temperature.shape)
+            raise ValueError(f"temperature must have one element, not shape {shape}")
         if not temperature.is_floating_point():
             raise TypeError(f"temperature is {temperature.dtype}; it must be floating point")
-        if (
-            query is not None
-            and temperature.device != query.device
-            and temperature.device.type != "cpu"
-        ):
-            raise ValueError(
-                f"temperature is on {temperature.device} but query is on {query.device}"
-            )
-        if temperature.device.type != "cpu" or not _is_plain(temperature):
+        if device is not None and temperature.device not in (device, torch.device("cpu")):
+            raise ValueError(f"temperature is on {temperature.device} but query is on {device}")
+        if not _is_readable(temperature):
             return
         temperature = temperature.item()
     elif isinstance(temperature, bool) or not isinstance(temperature, Real):
-        raise TypeError(
-            f"temperature must be a number or a tensor, not {type(temperature).__name__}"
-        )
-    if not (temperature > 0 and math.isfinite(temperature)):
+        kind = type(temperature).__name__
+        raise TypeError(f"temperature must be a number or a tensor, not {kind}")
+    # Compared in this order, so that an integer of any size needs no conversion.
+    if not 0 < temperature < math.inf:
         raise ValueError(f"temperature={temperature} must be positive and finite")
+    limits = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32)
+    if not limits.smallest_normal <= temperature <= limits.max:
+        raise ValueError(f"temperature={temperature} is outside the range of {limits.dtype}")
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    """Whether its value may be read: not while a compiler or a functional transform traces it."""
-    return (
-        not torch.compiler.is_compiling()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    )
+def _is_readable(tensor: Tensor) -> bool:
+    """Whether its value may be read: on the CPU, and not while someone traces its use."""
+    if tensor.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return type(tensor) in (Tensor, nn.Parameter) and not is_wrapped
+
+
+def _check_rung(rung: str | KernelLibrary) -> None:
+    if isinstance(rung, KernelLibrary) or rung == "auto":
+        return
+    if not isinstance(rung, str) or "\n" in rung or "{" in rung:
+        raise TypeError(
+            f"rung must be a name or a library, not {type(rung).__name__} {repr(rung)[:40]}...: "
+            "build your own text first, rung=build(text)"
+        )
+    ladder.rung(rung)
 
 
 def _choose_rung(rung: str | KernelLibrary, backend: str, query: Tensor, dtype: torch.dtype) -> str:
     """The rung's name among the operators. Raises where it cannot run on these operands."""
-    if backend not in _BACKENDS:
-        raise ValueError(f"backend={backend!r} is not one of {', '.join(map(repr, _BACKENDS))}")
+    _check_choice("backend", backend, _BACKENDS)
+    _check_rung(rung)
     needed = {"cuda": "cuda", "emulator": "cpu"}.get(backend, query.device.type)
     if query.device.type != needed:
         raise ValueError(

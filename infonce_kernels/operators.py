@@ -13,6 +13,7 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from infonce_kernels import ladder, reference
 from infonce_kernels.build import KernelLibrary
@@ -216,11 +217,14 @@ class _Losses(torch.autograd.Function):
         if torch.is_grad_enabled():
             # create_graph=True: someone will differentiate the gradient, so it is made of
             # differentiable operations.
-            temperature = temperature_tensor
-            if temperature is None:
-                temperature = torch.tensor(ctx.temperature, dtype=query.dtype)
-            gradients = reference.gradients(
-                grad_loss, query, positive, negatives, temperature, ctx.precision, wanted
+            if temperature_tensor is None:
+                temperature = torch.tensor(ctx.temperature, dtype=query.dtype, device="cpu")
+            else:
+                temperature = temperature_tensor.reshape(())
+            gradients = list(
+                reference.gradients(
+                    grad_loss, query, positive, negatives, temperature, ctx.precision, wanted
+                )
             )
         else:
             gradients = backward(
@@ -228,8 +232,8 @@ class _Losses(torch.autograd.Function):
                 ctx.temperature, temperature_tensor, ctx.rung, ctx.precision, wanted,
             )  # fmt: skip
             gradients = [g if want else None for g, want in zip(gradients, wanted, strict=True)]
-            if wanted[3]:
-                gradients[3] = gradients[3].sum().reshape_as(temperature_tensor)
+        if wanted[3]:
+            gradients[3] = gradients[3].sum().reshape_as(temperature_tensor)
         by_query, by_positive, by_negatives, by_temperature = gradients
         return by_query, by_positive, by_negatives, None, by_temperature, None, None
 
@@ -251,5 +255,17 @@ def losses(
     arguments = (query, positive, negatives, temperature, temperature_tensor, rung, precision)
     tensors = (query, positive, negatives, temperature_tensor)
     differentiable = any(x is not None and x.requires_grad for x in tensors)
-    run = _Losses.apply if differentiable and torch.is_grad_enabled() else forward
+    run = (
+        _Losses.apply if (differentiable and torch.is_grad_enabled()) or _is_watched() else forward
+    )
     return run(*arguments)[0]
+
+
+def _is_watched() -> bool:
+    """Whether a functional transform or forward-mode differentiation is active.
+
+    They mark tensors in ways that `requires_grad` does not show; `apply` serves or refuses them.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0

@@ -31,6 +31,10 @@ def check(precision: str | None, dtype: torch.dtype) -> None:
 
 def product(a: Tensor, b: Tensor, precision: str | None) -> Tensor:
     """The matrix product a b, within the error of the tier whatever PyTorch's setting."""
+    if torch.is_autocast_enabled(a.device.type):
+        # It would lower the product to half precision, in a backward pass inside it too.
+        with torch.autocast(a.device.type, enabled=False):
+            return product(a, b, precision)
     if precision in ("ieee", "fp32") and not _is_ieee(a.device.type):
         return _split_product(a, b) if a.is_cuda else (a.double() @ b.double()).to(a.dtype)
     return a @ b
@@ -62,10 +66,20 @@ def _split_product(a: Tensor, b: Tensor) -> Tensor:
     are not rounded away against the large one.
     """
     a_high, b_high = _tf32_part(a), _tf32_part(b)
-    small = (a - a_high) @ b_high
-    small += a_high @ (b - b_high)
+    small = _low_part(a, a_high) @ _finite(b_high)
+    small += _finite(a_high) @ _low_part(b, b_high)
     return small.add_(a_high @ b_high)
 
 
 def _tf32_part(x: Tensor) -> Tensor:
     return (x.contiguous().view(torch.int32) & _TF32_BITS).view(torch.float32)
+
+
+def _low_part(x: Tensor, high: Tensor) -> Tensor:
+    """What the high part leaves; nothing of an infinity, which would leave a NaN."""
+    return torch.where(x.isinf(), 0, x - high)
+
+
+def _finite(high: Tensor) -> Tensor:
+    """An infinity counts in the product of the high parts alone: 0 * inf would be NaN here."""
+    return torch.where(high.isinf(), 0, high)

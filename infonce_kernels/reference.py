@@ -130,8 +130,8 @@ def gradients(
     """
     cosine, query_norm, positive_norm = _cosine(query, positive)
     positive_logit = cosine / temperature
-    logits = product(query, negatives.T, precision) / temperature
-    weight = grad_loss * torch.sigmoid(_negative_excess(logits, positive_logit))
+    logits = _logits(query, negatives, temperature, precision)
+    weight = grad_loss * _sigmoid(_negative_excess(logits, positive_logit))
     shares = _shares(logits)
     grad_similarities = weight.unsqueeze(1) * shares / temperature
 
@@ -154,6 +154,23 @@ def gradients(
         expected_logit = (shares * torch.where(logits == -torch.inf, 0, logits)).sum(1)
         grad_temperature = -(weight * (expected_logit - positive_logit)).sum() / temperature
     return grad_query, grad_positive, grad_negatives, grad_temperature
+
+
+def _logits(query: Tensor, negatives: Tensor, temperature: Tensor, precision: str | None) -> Tensor:
+    """The negatives' logits (B, N), with a derivative that an infinite negative does not spoil."""
+    similarities = product(query, negatives.T, precision)
+    if not torch.is_grad_enabled():
+        return similarities / temperature
+    finite_negatives = torch.where(negatives.isinf(), 0, negatives)
+    finite = product(query, finite_negatives.T, precision) / temperature
+    similarities = similarities.detach()
+    return torch.where(similarities.isinf(), similarities, finite)
+
+
+def _sigmoid(x: Tensor) -> Tensor:
+    """The sigmoid without exp(-x), which overflows where the result can still be told from 0."""
+    e = (-x.abs()).exp()
+    return torch.where(x < 0, e, 1) / (1 + e)
 
 
 def _shares(logits: Tensor) -> Tensor:
@@ -203,7 +220,13 @@ def _clamped(scaled: Tensor, scale: Tensor) -> Tensor:
 
 def _negative_excess(logits: Tensor, positive_logit: Tensor) -> Tensor:
     """L - s+ of each row; the positive is subtracted first, since both may be large and close."""
-    return _log_sum_exp(logits - positive_logit.unsqueeze(1))
+    differences = logits - positive_logit.unsqueeze(1)
+    if not torch.is_grad_enabled():
+        return _log_sum_exp(differences)
+    # The derivative of the log-sum-exp of nothing but -inf would be NaN.
+    empty = (logits == -torch.inf).all(1)
+    excess = _log_sum_exp(torch.where(empty.unsqueeze(1), 0, differences))
+    return torch.where(empty, -torch.inf, excess)
 
 
 def _softplus(x: Tensor) -> Tensor:

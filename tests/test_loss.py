@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from infonce_kernels import InfoNCE, build, info_nce, source
@@ -129,6 +130,12 @@ def test_gradient_of_the_temperature(rung, device):
     (expected,) = torch.autograd.grad(truth(*operands, exact).mean(), exact)
     assert gradient.shape == (1,)
     assert gradient.item() == pytest.approx(expected.item(), rel=1e-4)
+    for shape in ((), (1, 1)):
+        tau = torch.full(shape, 0.3, device=device, requires_grad=True)
+        loss = info_nce(*operands, tau, rung=rung, precision="fp32")
+        (gradient,) = torch.autograd.grad(loss, tau, create_graph=True)
+        assert gradient.shape == shape
+        assert gradient.item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 @pytest.mark.parametrize(("rung", "device"), EVERY_PATH)
@@ -160,6 +167,41 @@ def test_any_sizes_temperatures_and_scales(rung, device, B, N, D, temperature, s
     assert_right(rung, operands, temperature)
 
 
+@pytest.mark.parametrize(("rung", "device"), EVERY_PATH)
+def test_logits_of_any_size(rung, device):
+    """The largest logit must equal its own maximum to the bit: here a rounding is worth e^1000."""
+    query, positive = torch.tensor([[1e5, 0.0]]).to(device), torch.tensor([[0.0, 1.0]]).to(device)
+    for size in (100003.0, 77777.0):
+        assert_right(rung, (query, positive, torch.tensor([[size, 0.0]]).to(device)))
+    query, positive, negatives = draw(16, 40, 24, device)
+    for norm, temperature in ((1000, 1e-4), (3000, 1e-3)):
+        losses = info_nce(
+            norm * query, positive, negatives, temperature, rung=rung, reduction="none"
+        )
+        expected = truth(norm * query, positive, negatives, temperature)
+        torch.testing.assert_close(losses.double().cpu(), expected, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(("rung", "device"), EVERY_PATH)
+def test_gradients_of_a_positive_that_is_far_ahead(rung, device):
+    """At L - s+ = -90 the weight is 8e-40: exp(+90) would have overflowed on the way to it."""
+    query = torch.eye(4)[:2].to(device)
+    negatives = torch.full((3, 4), -0.5, device=device)
+    operands = [x.clone().requires_grad_() for x in (query, query, negatives)]
+    losses = info_nce(*operands, 1.5 / 90, rung=rung, reduction="sum")
+    gradient = torch.autograd.grad(losses, operands)[2]
+    assert (gradient[:, :2] > 0).all()
+
+
+@pytest.mark.parametrize(("rung", "device"), EVERY_PATH)
+def test_many_negatives(rung, device):
+    query, positive, negatives = draw(2, 1, 8, device)
+    many = negatives.expand(300_000, 8)
+    losses = info_nce(query, positive, many, rung=rung, precision="fp32", reduction="none")
+    expected = truth(query, positive, many, 0.1)
+    torch.testing.assert_close(losses.double().cpu(), expected, rtol=LOSS_LIMIT, atol=0)
+
+
 # ---- edges ---------------------------------------------------------------------------------------
 
 
@@ -173,6 +215,16 @@ def test_zero_vectors(rung, device):
     assert info_nce(zeros, positive, negatives, rung=rung).item() == pytest.approx(
         math.log(8), rel=1e-6
     )
+
+
+@pytest.mark.parametrize(("rung", "device"), EVERY_PATH)
+def test_a_clamped_norm_is_a_constant(rung, device):
+    """For 0 < norm < 1e-8 the cosine's own term is left out of the gradient."""
+    query, positive, negatives = draw(5, 7, 6, device)
+    assert_right(rung, (query, 1e-9 * positive, negatives))
+    assert_right(rung, (1e-9 * query, positive, negatives))
+    one = [torch.tensor([[x]], device=device) for x in (0.5, 2.0, 0.3)]
+    assert_right(rung, one)  # D = 1: the cosine's gradient is zero, the dot product's is not
 
 
 @pytest.mark.parametrize(("rung", "device"), EVERY_PATH)
@@ -214,6 +266,19 @@ def test_a_logit_of_minus_infinity_is_an_absent_column(rung, device):
     torch.testing.assert_close(by_positive, others[1], rtol=1e-4, atol=1e-6)
     assert by_negatives[2].abs().sum() == 0
     torch.testing.assert_close(by_negatives[[0, 1, 3, 4, 5]], others[2], rtol=1e-4, atol=1e-6)
+
+    temperatures = [torch.tensor([0.1], device=device, requires_grad=True) for _ in range(2)]
+    by_temperature = [
+        torch.autograd.grad(info_nce(query, positive, columns, tau, rung=rung), tau)[0]
+        for columns, tau in zip((with_it, negatives), temperatures, strict=True)
+    ]
+    torch.testing.assert_close(*by_temperature, rtol=1e-4, atol=0)
+
+    operands = [x.clone().requires_grad_() for x in (query, positive, with_it)]
+    loss = info_nce(*operands, 0.5, rung=rung)
+    first = torch.autograd.grad(loss, operands, create_graph=True)
+    second = torch.autograd.grad(first[0].square().sum(), operands[:2])
+    assert all(torch.isfinite(g).all() for g in second)
 
     operands = [x.clone().requires_grad_() for x in (query, positive, absent)]
     loss = info_nce(*operands, rung=rung)
@@ -271,8 +336,12 @@ def test_autocast_does_not_lower_the_precision(rung, device):
     operands = [x.requires_grad_() for x in draw(6, 20, 33, device)]
     with torch.autocast(device, dtype=torch.bfloat16):
         loss = info_nce(*operands, rung=rung)
-    assert loss.item() == pytest.approx(truth(*operands, 0.1).mean().item(), rel=1e-5)
-    assert all(g.dtype == torch.float32 for g in torch.autograd.grad(loss, operands))
+        gradients = torch.autograd.grad(loss, operands)  # inside, as a training loop may do
+    expected = truth(*operands, 0.1).mean()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    for ours, true in zip(gradients, torch.autograd.grad(expected, operands), strict=True):
+        assert ours.dtype == torch.float32
+        assert relative_error(ours, true) <= 1e-5
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -404,6 +473,19 @@ def test_functional_gradient(rung, device):
 
 
 @pytest.mark.parametrize(("rung", "device"), EVERY_PATH)
+def test_forward_mode_is_refused_and_never_silently_zero(rung, device):
+    query, positive, negatives = draw(6, 20, 10, device)
+
+    def loss(x):
+        return info_nce(x, positive, negatives, rung=rung)
+
+    with pytest.raises(RuntimeError, match="jvp"):
+        torch.func.jvp(loss, (query,), (query,))
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="jvp"):
+        loss(forward_ad.make_dual(query, query))
+
+
+@pytest.mark.parametrize(("rung", "device"), EVERY_PATH)
 def test_vmap_over_queries(rung, device):
     query, positive, negatives = draw(6, 20, 10, device)
 
@@ -490,6 +572,20 @@ def test_fp32_is_accurate_and_no_switch_is_touched(rung, device, allow_tf32):
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
+@pytest.mark.parametrize("rung", RUNGS)
+def test_pytorch_defaults_do_not_matter(rung):
+    operands = draw(6, 20, 10)
+    expected = info_nce(*operands, rung=rung)
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        got = info_nce(*operands, rung=rung)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert torch.equal(got, expected)
+
+
 def _global_state():
     return (
         torch.backends.cuda.matmul.allow_tf32,
@@ -532,7 +628,19 @@ def test_bad_operands_are_named(error, name, operands, rung):
 
 
 @pytest.mark.parametrize(
-    "temperature", [0, 0.0, -0.1, math.nan, math.inf, torch.tensor(-1.0), torch.tensor([math.nan])]
+    "temperature",
+    [
+        0,
+        0.0,
+        -0.1,
+        math.nan,
+        math.inf,
+        1e-40,
+        1e39,
+        10**400,
+        torch.tensor(-1.0),
+        torch.tensor([math.nan]),
+    ],
 )
 def test_bad_temperatures(temperature):
     for call in (lambda: info_nce(_Q, _P, _N, temperature), lambda: InfoNCE(temperature)):
@@ -567,6 +675,20 @@ def test_bad_options_are_named():
     ]:
         with pytest.raises(ValueError, match=rf"^{name}="):
             info_nce(_Q, _P, _N, **{name: value})
+
+
+def test_a_text_is_not_a_rung_and_is_not_printed_whole():
+    with pytest.raises(TypeError, match="build") as caught:
+        info_nce(_Q, _P, _N, rung=source("v3_fused"))
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "options", [{"reduction": "men"}, {"rung": "v99"}, {"backend": "tpu"}, {"temperature": -1}]
+)
+def test_the_module_refuses_bad_options_at_once(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        InfoNCE(**options)
 
 
 # ---- the module, and a rung of one's own ---------------------------------------------------------

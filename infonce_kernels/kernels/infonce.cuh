@@ -23,6 +23,13 @@ struct Temperature {
   }
 };
 
+// A logit, rounded once. Written as similarity * inverse_temperature - maximum, the compiler may fuse product and
+// difference into one operation that does not round between; the largest logit would then differ from its own maximum by
+// that rounding, which past 1e9 is more than exp can take.
+__device__ inline float logit(float similarity, float inverse_temperature) {
+  return __fmul_rn(similarity, inverse_temperature);
+}
+
 // The three sums over D that a cosine needs, in double: a float overflows once a norm passes 1.8e19, and the error of
 // s+ goes straight into the loss. 3 D operations a query are nothing beside the N D of the negatives.
 struct CosineSums {
@@ -31,7 +38,7 @@ struct CosineSums {
 
 __device__ inline double clamped_norm(double squared) { return fmax(sqrt(squared), kMinimumNorm); }
 
-__device__ inline float positive_logit(const CosineSums& sums, float inverse_temperature) {
+__device__ inline float cosine_logit(const CosineSums& sums, float inverse_temperature) {
   const double norms = clamped_norm(sums.query_squared) * clamped_norm(sums.positive_squared);
   return static_cast<float>(sums.dot / norms * inverse_temperature);
 }
@@ -43,8 +50,12 @@ __device__ inline float negative_excess(float maximum, float sum, float positive
 
 __device__ inline float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 
-// w = d loss / d L = -d loss / d s+. As p - 1 it would lose every digit of a small weight.
-__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+// w = d loss / d L = -d loss / d s+. As p - 1 it would lose every digit of a small weight, and with expf(-x) for a
+// negative x it would overflow where the weight can still be told from 0.
+__device__ inline float sigmoid(float x) {
+  const float e = expf(-fabsf(x));
+  return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+}
 
 // The share of one negative among the negatives, exp(s - L). Where every term of S underflowed the weight is 0 too.
 __device__ inline float softmax_share(float logit, float maximum, float sum) {
@@ -68,8 +79,8 @@ struct CosineGradient {
 __device__ inline CosineGradient cosine_gradient(const CosineSums& sums, float inverse_temperature) {
   const double query_norm = clamped_norm(sums.query_squared), positive_norm = clamped_norm(sums.positive_squared);
   const double cross = inverse_temperature / (query_norm * positive_norm);
-  const double logit = cross * sums.dot;
+  const double positive_logit = cross * sums.dot;
   return {cross,
-          query_norm > kMinimumNorm ? logit / (query_norm * query_norm) : 0.0,
-          positive_norm > kMinimumNorm ? logit / (positive_norm * positive_norm) : 0.0};
+          query_norm > kMinimumNorm ? positive_logit / (query_norm * query_norm) : 0.0,
+          positive_norm > kMinimumNorm ? positive_logit / (positive_norm * positive_norm) : 0.0};
 }

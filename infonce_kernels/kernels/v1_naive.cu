@@ -44,7 +44,7 @@ __device__ CosineSums cosine_sums(const float* query, const float* positive, lon
 __global__ void positive_kernel(const float* query, const float* positive, float* positive_logits, int B, int D,
                                 Temperature temperature) {
   const long long i = output_index();
-  if (i < B) positive_logits[i] = positive_logit(cosine_sums(query, positive, i, D), temperature.inverse());
+  if (i < B) positive_logits[i] = cosine_logit(cosine_sums(query, positive, i, D), temperature.inverse());
 }
 
 __global__ void maximum_kernel(const float* similarities, const float* positive_logits, float* maxima, int B, int N,
@@ -53,7 +53,7 @@ __global__ void maximum_kernel(const float* similarities, const float* positive_
   if (i >= B) return;
   const float inverse_temperature = temperature.inverse();
   float maximum = fmaxf(-FLT_MAX, positive_logits[i]);
-  for (int j = 0; j < N; ++j) maximum = fmaxf(maximum, similarities[i * N + j] * inverse_temperature);
+  for (int j = 0; j < N; ++j) maximum = fmaxf(maximum, logit(similarities[i * N + j], inverse_temperature));
   maxima[i] = maximum;
 }
 
@@ -62,9 +62,9 @@ __global__ void sum_kernel(const float* similarities, const float* maxima, float
   const long long i = output_index();
   if (i >= B) return;
   const float inverse_temperature = temperature.inverse();
-  float sum = 0.0f;
-  for (int j = 0; j < N; ++j) sum += expf(similarities[i * N + j] * inverse_temperature - maxima[i]);
-  sums[i] = sum;
+  double sum = 0.0;  // a single float sum would lose digits from some 100,000 terms on
+  for (int j = 0; j < N; ++j) sum += expf(logit(similarities[i * N + j], inverse_temperature) - maxima[i]);
+  sums[i] = static_cast<float>(sum);
 }
 
 __global__ void loss_kernel(const float* positive_logits, const float* maxima, const float* sums, float* loss, int B) {
@@ -100,7 +100,7 @@ __global__ void grad_similarities_kernel(const float* grad_loss, const float* si
   const long long i = output % B, j = output / B;
   const float inverse_temperature = temperature.inverse();
   const float weight = sigmoid(negative_excess(maxima[i], sums[i], positive_logits[i]));
-  const float share = softmax_share(similarities[i * N + j] * inverse_temperature, maxima[i], sums[i]);
+  const float share = softmax_share(logit(similarities[i * N + j], inverse_temperature), maxima[i], sums[i]);
   grad_similarities[i * N + j] = grad_loss[i] * weight * share * inverse_temperature;
 }
 
@@ -150,13 +150,14 @@ __global__ void grad_temperature_kernel(const float* grad_loss, const float* sim
   const long long i = output_index();
   if (i >= B) return;
   const float inverse_temperature = temperature.inverse();
-  float expected_logit = 0.0f;
+  double expected_logit = 0.0;
   for (int j = 0; j < N; ++j) {
-    const float logit = similarities[i * N + j] * inverse_temperature;
-    expected_logit += share_times_logit(softmax_share(logit, maxima[i], sums[i]), logit);
+    const float logit_j = logit(similarities[i * N + j], inverse_temperature);
+    expected_logit += share_times_logit(softmax_share(logit_j, maxima[i], sums[i]), logit_j);
   }
   const float weight = sigmoid(negative_excess(maxima[i], sums[i], positive_logits[i]));
-  grad_temperature[i] = -grad_loss[i] * weight * (expected_logit - positive_logits[i]) * inverse_temperature;
+  grad_temperature[i] =
+      -grad_loss[i] * weight * static_cast<float>(expected_logit - positive_logits[i]) * inverse_temperature;
 }
 
 // A gradient that nobody asked for comes as a null pointer and costs nothing.

@@ -112,7 +112,7 @@ __device__ CosineSums cosine_sums(const float* query, const float* positive, siz
 __global__ void positive_kernel(const float* query, const float* positive, float* positive_logits, int D,
                                 Temperature temperature) {
   const CosineSums sums = cosine_sums(query, positive, blockIdx.x, D);
-  if (threadIdx.x == 0) positive_logits[blockIdx.x] = positive_logit(sums, temperature.inverse());
+  if (threadIdx.x == 0) positive_logits[blockIdx.x] = cosine_logit(sums, temperature.inverse());
 }
 
 __global__ void maximum_kernel(const float* similarities, const float* positive_logits, float* maxima, int N,
@@ -121,7 +121,7 @@ __global__ void maximum_kernel(const float* similarities, const float* positive_
   const float* row = similarities + static_cast<size_t>(blockIdx.x) * N;
   const float inverse_temperature = temperature.inverse();
   float maximum = fmaxf(-FLT_MAX, positive_logits[blockIdx.x]);
-  for (int j = threadIdx.x; j < N; j += kThreads) maximum = fmaxf(maximum, row[j] * inverse_temperature);
+  for (int j = threadIdx.x; j < N; j += kThreads) maximum = fmaxf(maximum, logit(row[j], inverse_temperature));
   maximum = block_reduce(maximum, shared, Maximum{});
   if (threadIdx.x == 0) maxima[blockIdx.x] = maximum;
 }
@@ -132,7 +132,7 @@ __global__ void sum_kernel(const float* similarities, const float* maxima, float
   const float* row = similarities + static_cast<size_t>(blockIdx.x) * N;
   const float inverse_temperature = temperature.inverse(), maximum = maxima[blockIdx.x];
   float sum = 0.0f;
-  for (int j = threadIdx.x; j < N; j += kThreads) sum += expf(row[j] * inverse_temperature - maximum);
+  for (int j = threadIdx.x; j < N; j += kThreads) sum += expf(logit(row[j], inverse_temperature) - maximum);
   sum = block_reduce(sum, shared, Sum{});
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
@@ -172,9 +172,9 @@ __global__ void grad_similarities_kernel(const float* grad_loss, const float* si
   const float grad_excess = grad_loss[i] * sigmoid(negative_excess(maximum, sum, positive_logits[i]));
   float expected_logit = 0.0f;
   for (int j = threadIdx.x; j < N; j += kThreads) {
-    const float logit = similarities[i * N + j] * inverse_temperature;
-    const float share = softmax_share(logit, maximum, sum);
-    expected_logit += share_times_logit(share, logit);
+    const float logit_j = logit(similarities[i * N + j], inverse_temperature);
+    const float share = softmax_share(logit_j, maximum, sum);
+    expected_logit += share_times_logit(share, logit_j);
     if (grad_similarities != nullptr) grad_similarities[i * N + j] = grad_excess * share * inverse_temperature;
   }
   expected_logit = block_reduce(expected_logit, shared, Sum{});

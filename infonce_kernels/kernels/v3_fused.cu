@@ -60,12 +60,12 @@ __device__ QueryStatistics query_statistics(const float* query, const float* pos
     __syncthreads();
   }
   result.cosine = {s_dot[0][0], s_dot[1][0], s_dot[2][0]};
-  result.positive_logit = positive_logit(result.cosine, inverse_temperature);
+  result.positive_logit = cosine_logit(result.cosine, inverse_temperature);
 
   // Phase 2: the largest logit. It starts at -FLT_MAX and not at -inf: where every logit is -inf, the difference
   // logit - maximum must not become -inf + inf.
   float maximum = fmaxf(-FLT_MAX, result.positive_logit);
-  for (int j = t; j < N; j += kThreads) maximum = fmaxf(maximum, similarities[j] * inverse_temperature);
+  for (int j = t; j < N; j += kThreads) maximum = fmaxf(maximum, logit(similarities[j], inverse_temperature));
   s_max[t] = maximum;
   __syncthreads();
   for (int stride = kThreads / 2; stride > 0; stride /= 2) {
@@ -77,7 +77,7 @@ __device__ QueryStatistics query_statistics(const float* query, const float* pos
   // Phase 3: the sum of exponentials of the negatives. The positive stays out: log(exp(s+ - m) + sum) - s+ would cancel
   // to nothing just where training succeeds, when s+ is the largest logit by far.
   float sum = 0.0f;
-  for (int j = t; j < N; j += kThreads) sum += expf(similarities[j] * inverse_temperature - result.maximum);
+  for (int j = t; j < N; j += kThreads) sum += expf(logit(similarities[j], inverse_temperature) - result.maximum);
   result.sum = block_sum(sum, s_sum);
   return result;
 }
@@ -120,9 +120,9 @@ __global__ void __launch_bounds__(kThreads)
 
   float expected_logit = 0.0f;
   for (int j = t; j < N; j += kThreads) {
-    const float logit = similarities[j] * inverse_temperature;
-    const float share = softmax_share(logit, row.maximum, row.sum);
-    expected_logit += share_times_logit(share, logit);
+    const float logit_j = logit(similarities[j], inverse_temperature);
+    const float share = softmax_share(logit_j, row.maximum, row.sum);
+    expected_logit += share_times_logit(share, logit_j);
     if (grad_similarities != nullptr) grad_similarities[i * N + j] = grad_excess * share * inverse_temperature;
   }
   if (grad_temperature != nullptr) {
