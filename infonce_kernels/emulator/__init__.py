@@ -12,12 +12,13 @@ kernel computes, not how fast.
 from infonce_kernels.emulator import toolchain
 from infonce_kernels.emulator.fence import Array, Fence
 from infonce_kernels.emulator.rewriter import rewrite
-from infonce_kernels.emulator.runtime import EmulatorError, Runtime
+from infonce_kernels.emulator.runtime import EmulatorError, EmulatorWarning, Runtime
 from infonce_kernels.emulator.unsupported import UnsupportedFeature
 
 __all__ = [
     "Array",
     "EmulatorError",
+    "EmulatorWarning",
     "Fence",
     "Runtime",
     "UnsupportedFeature",

@@ -12,10 +12,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from infonce_kernels.emulator import structure
 from infonce_kernels.emulator.tokens import Token, tokenize
 from infonce_kernels.emulator.unsupported import UnsupportedFeature, find_unsupported
 
 _OPENING = {"(": ")", "[": "]", "{": "}"}
+_SPECIFIERS = ("extern", "static", "volatile", "const")
 
 
 def rewrite(source: str, filename: str) -> str:
@@ -26,21 +28,32 @@ def rewrite(source: str, filename: str) -> str:
 
     Raises:
         UnsupportedFeature: the text uses a part of CUDA that the emulator does not run.
-        SyntaxError: a launch or a ``__shared__`` declaration cannot be understood.
+        SyntaxError: a launch or a ``__shared__`` declaration cannot be understood, braces do not
+            balance, or device code and host code are mixed up.
     """
-    find_unsupported(source, filename, tokenize(source))
+    tokens = tokenize(source)
+    try:
+        known = structure.analyse(source, tokens)
+        find_unsupported(source, filename, tokens)
+        structure.check(known, tokens)
+    except structure.StructureError as error:
+        raise SyntaxError(f"{filename}:{error.line}: {error}") from None
     escaped = filename.replace("\\", "\\\\").replace('"', '\\"')
-    return f'#line 1 "{escaped}"\n' + _Rewriter(source, filename).run()
+    return f'#line 1 "{escaped}"\n' + _Rewriter(source, filename, tokens, known).run()
 
 
 class _Rewriter:
-    def __init__(self, source: str, filename: str) -> None:
+    def __init__(
+        self, source: str, filename: str, tokens: list[Token], known: structure.Structure
+    ) -> None:
         self.filename = filename
-        self.tokens = tokenize(source)
+        self.tokens = tokens
+        self.structure = known
+        self.launcher_bodies = {f.body for f in known.functions if f.is_launcher}
         self.position = 0
         self.output: list[str] = []
         self.scopes: list[str] = []  # "namespace" or "other", one for each open brace
-        self.directive_lines = _directive_lines(source)
+        self.directive_lines = structure.directive_lines(source)
         self.file_scope_arrays: dict[str, str] = {}  # extern __shared__ name -> element type
 
     def run(self) -> str:
@@ -57,6 +70,8 @@ class _Rewriter:
                 case "{":
                     self.scopes.append("namespace" if self._opens_namespace() else "other")
                     self._copy()
+                    if self.position - 1 in self.launcher_bodies:
+                        self.output.append(" CUEMU_GUARD_LAUNCHER")
                 case "}":
                     if self.scopes:
                         self.scopes.pop()
@@ -127,6 +142,7 @@ class _Rewriter:
     def _launch(self) -> None:
         line = self.tokens[self.position].line
         kernel = self._take_kernel(line)
+        self._require_kernel(kernel, line)
         end = self._find(">>>", self.position + 1)
         configuration = self._text(self.position + 1, end)
         opening = end + 1
@@ -146,6 +162,15 @@ class _Rewriter:
             + ")"
         )
         self.position = closing + 1
+
+    def _require_kernel(self, name: str, line: int) -> None:
+        plain = structure.launched_plain_function(self.structure, name)
+        if plain is not None:
+            raise self._error(
+                f"{plain.name} cannot be launched: it is not declared __global__ (line "
+                f"{plain.line})",
+                line,
+            )
 
     def _null_as_pointer(self, begin: int, end: int) -> str:
         """The arguments; NULL, an integer to a template, becomes nullptr."""
@@ -209,7 +234,9 @@ class _Rewriter:
     def _shared_declaration(self) -> None:
         line = self.tokens[self.position].line
         end = self._find(";", self.position + 1)
-        is_extern = self._remove_extern()
+        before = self._remove_specifiers()
+        is_extern = "extern" in before
+        qualifiers = [word for word in before if word in ("volatile", "const")]
         words = self.tokens[self.position + 1 : end]
         newline = "\\\n" if line in self.directive_lines else "\n"
         newlines = newline * self._text(self.position + 1, end).count("\n")
@@ -221,7 +248,7 @@ class _Rewriter:
         pieces = [p for p in pieces if p != "static"]
         if "=" in pieces:
             raise self._error("CUDA forbids an initialiser on a __shared__ variable", line)
-        base, declarators = _split_declaration("".join(pieces).strip())
+        base, declarators = _split_declaration(" ".join(qualifiers) + " " + "".join(pieces).strip())
         if not declarators:
             raise self._error("this __shared__ declaration cannot be understood", line)
         statements: list[str] = []
@@ -235,15 +262,13 @@ class _Rewriter:
         self.output.append("; ".join(s for s in statements if s) + newlines)
         self.position = end
 
-    def _remove_extern(self) -> bool:
-        last = self._last_output()
-        if last >= 0 and self.output[last] == "static":
+    def _remove_specifiers(self) -> list[str]:
+        """Removes the words that may stand before ``__shared__``, and returns them."""
+        words: list[str] = []
+        while (last := self._last_output()) >= 0 and self.output[last] in _SPECIFIERS:
+            words.insert(0, self.output[last])
             self.output[last] = ""
-            last = self._last_output()
-        if last >= 0 and self.output[last] == "extern":
-            self.output[last] = ""
-            return True
-        return False
+        return words
 
     def _in_function(self) -> bool:
         return "other" in self.scopes
@@ -265,23 +290,20 @@ class _Rewriter:
                 "a __shared__ variable outside a function",
                 "declare it in the kernel, and pass a pointer to the functions that use it",
             )
-        kind = f"{base}{declarator.stars}{declarator.dimensions}"
+        size = declarator.dimensions
+        if word := structure.run_time_size(self.structure, self.tokens, self.position, size):
+            raise self._error(
+                f"the size of {declarator.name}{size} must be a compile-time constant, and {word} "
+                f"is not: use extern __shared__ {base} {declarator.name}[], and give its bytes at "
+                "the launch",
+                line,
+            )
+        kind = f"{base}{declarator.stars}{size}"
         name = declarator.name
         return (
             f"struct cuemu_{name}; auto& {name} = ::cuemu::shared<{kind}, cuemu_{name}>"
             f'("{name}", {alignment or 0}, __FILE__, {self._line_text(line)})'
         )
-
-
-def _directive_lines(source: str) -> set[int]:
-    """The lines of preprocessor directives, with those that a backslash joins to them."""
-    found: set[int] = set()
-    joined = False
-    for number, text in enumerate(source.split("\n"), 1):
-        if joined or text.lstrip().startswith("#"):
-            found.add(number)
-            joined = text.rstrip().endswith("\\")
-    return found
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,10 @@ Index = tuple[int, int, int]
 _PLACE = re.compile(r"(?P<file>.*):(?P<line>\d+)(?: \(discriminator \d+\))?")
 
 
+class EmulatorWarning(UserWarning):
+    """A kernel did something that is allowed, but seldom meant."""
+
+
 class EmulatorError(RuntimeError):
     """A launch failed.
 
@@ -156,7 +160,7 @@ class Runtime:
         known = describe(address) if address is not None else None
         return EmulatorError(
             code=raw.code,
-            message=f"illegal address: {known}" if known else _decode(raw.text),
+            message=_message(_decode(raw.text), raw.address, known),
             kernel=_decode(raw.kernel),
             file=file,
             line=line,
@@ -166,6 +170,13 @@ class Runtime:
             thread=_index(raw.thread) if raw.has_thread else None,
             address=address,
         )
+
+    def pending_error(self) -> int:
+        """The code of an error of this thread's launches that nobody has been told; 0 for none.
+
+        cudaGetLastError tells an error, but those that ruin a CUDA context (700 and above) stay.
+        """
+        return int(self._library.cuemu_pending_error())
 
     def warnings(self) -> list[str]:
         """What this thread's launches did that is legal but worth a look; cleared by the call."""
@@ -213,6 +224,15 @@ class Runtime:
 
 def _decode(text: bytes | None) -> str:
     return (text or b"").decode("utf-8", "replace")
+
+
+def _message(text: str, address: int, known: str | None) -> str:
+    """The text of an error, with what lies at its address in place of the number."""
+    if known is None:
+        return text
+    if "host code" in text:
+        return text.replace(f"address {address:#x}", known)
+    return f"illegal address: {known}"
 
 
 def _index(values: ctypes.Array[ctypes.c_uint]) -> Index:

@@ -26,6 +26,7 @@ _MODULE = [
     "-fstack-clash-protection",  # a large frame must touch the guard page, not jump over it
     "-fno-optimize-sibling-calls",  # a call at a function's end keeps the function in the trace
     "-Wl,-Bsymbolic",  # its own functions first, whatever else the process has loaded
+    "-Werror=return-type",  # a launcher without its return would crash
     "-Wno-unknown-pragmas",
     "-Wno-attributes",
 ]

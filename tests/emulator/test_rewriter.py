@@ -21,7 +21,8 @@ def body(source: str) -> str:
 @pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.name)
 def test_lines_stay_where_they_are(path: Path) -> None:
     source = path.read_text()
-    lines, rewritten = source.split("\n"), body(source).split("\n")
+    lines = source.split("\n")
+    rewritten = body(source).replace(" CUEMU_GUARD_LAUNCHER", "").split("\n")
     assert len(lines) == len(rewritten)
     changed = ("<<<", "__shared__", "dynamic[", "__noinline__")
     in_launch = False
@@ -73,7 +74,7 @@ def test_untouched(untouched: str) -> None:
         ("k<<<1, (n >> 1)>>>(NULL, x)", "k", "1, (n >> 1)", "nullptr, x"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("before", ["", "return ", "else ", "x = 1; ", "label: ", "} "])
+@pytest.mark.parametrize("before", ["", "return ", "else ", "x = 1; ", "label: ", "{} "])
 def test_launch(before: str, launch: str, kernel: str, configuration: str, arguments: str) -> None:
     expected = (
         f"::cuemu::launch(::cuemu::LaunchConfig(CUEMU_STRING({kernel}), __FILE__, 1, "
@@ -99,6 +100,104 @@ def test_malformed() -> None:
     ]:
         with pytest.raises(SyntaxError, match=message.replace("(", r"\(")):
             rewrite(source, "k.cu")
+
+
+# ---- device code and host code -------------------------------------------------------------------
+
+KERNEL = "template <int N = 1>\n__global__ void __launch_bounds__(64) k(float* a) {}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        (
+            KERNEL + "int f(float* a) {\n  k(a);\n}",
+            4,
+            "a __global__ function must be launched: k<<<",
+        ),
+        (KERNEL + "int f(float* a) {\n  k<3>(a);\n}", 4, "must be launched"),
+        ("__global__ void k(float*);\nint f() {\n  k(nullptr);\n}", 3, "must be launched"),
+        (KERNEL + "__global__ void j(float* a) {\n  k(a);\n}", 4, "must be launched"),
+        ("int f() {\n  __syncthreads();\n}", 2, "__syncthreads exists in device code only"),
+        ("int f() {\n  return threadIdx.x;\n}", 2, "threadIdx .* f is a host function"),
+        ("__device__ void k() {}\nint f() {\n  k<<<1, 2>>>();\n}", 3, "k cannot be launched"),
+        ("void k() {}\nint f() {\n  k<<<1, 2>>>();\n}", 3, "not declared __global__ .line 1"),
+        ("void k() {}\nint f() {\n  ::k<<<1, 2>>>();\n}", 3, "not declared __global__ .line 1"),
+        ("__device__ void k() {\n  exit(1);\n}", 2, "exit.. does not exist in device code"),
+        ("__global__ void k() {\n  _exit(1);\n}", 2, "_exit.. does not exist"),
+        ("__global__ void k() {\n  quick_exit(1);\n}", 2, "quick_exit.. does not exist"),
+        ("__global__ void k() {\n  std::abort();\n}", 2, "abort.. does not exist"),
+    ],
+)
+def test_device_code_and_host_code_are_told_apart(text: str, line: int, message: str) -> None:
+    with pytest.raises(SyntaxError, match=f"^k.cu:{line}: .*{message}"):
+        rewrite(text, "k.cu")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        KERNEL + "int f(float* a) { k<3><<<1, 2>>>(a); auto p = k<2>; p<<<1, 1>>>(a); }",
+        KERNEL + "int f(float* a) { cudaFuncSetAttribute(k<1>, x, 1); return a->k(1); }",
+        "#define DEVICE __device__ inline\nDEVICE int f() { return threadIdx.x; }",
+        "#define KERNEL(n) __global__ void n()\nKERNEL(k) { __syncthreads(); }\n"
+        "int f() { k<<<1, 1>>>(); }",
+        "int f() { auto g = [] __device__(int i) { return threadIdx.x + i; }; }",
+        "void exit_code() {}\nint f() { exit(1); }\n__device__ int abort(int);\n"
+        "__device__ int abort(int i) { return i; }\n__global__ void k() { abort(1); }",
+        "struct S { float x; __device__ int at() const { return threadIdx.x; } };",
+        "void run(void (*k)(int)) { k<<<1, 1>>>(3); }",
+        "int f() {\n#if 1\n  if (1) {\n#else\n  if (0) {\n#endif\n  }\n}\nint g() {}",
+        "const int a[] = {1, 2};\nenum E { one };\nnamespace n { namespace m { void f() {} } }",
+    ],
+)
+def test_what_looks_like_a_mix_up_is_none(text: str) -> None:
+    rewrite(text, "k.cu")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "\n__global__ void k(int* a) {\n  if (a) {\n    a[0] = 1;\n}\n"
+            'extern "C" int f(int* a) {\n  k<<<1, 2>>>(a);\n}',
+            "k.cu:2: a } is missing in the function k that begins here: in line 6 the next",
+        ),
+        ("__global__ void k() {\n  {\n}\n__global__ void j() {}", "k.cu:1: .* function k .*line 4"),
+        ("int f() {}\nint g() {\n  if (1) {\n}\n", "k.cu:2: a } is missing in the function g"),
+        ("namespace n {\nint g() {}\n", "k.cu:1: no } closes the namespace that begins here"),
+        ("int g() {\n}\n}\n", "k.cu:3: this } closes nothing"),
+    ],
+)
+def test_braces_that_do_not_balance(text: str, message: str) -> None:
+    with pytest.raises(SyntaxError, match=f"^{message}"):
+        rewrite(text, "k.cu")
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "word"),
+    [
+        ("int n", "__shared__ float s[n];", "n"),
+        ("int n", "__shared__ float s[4][2 * n];", "n"),
+        ("", "__shared__ float s[blockDim.x];", "blockDim"),
+        ("", "int m = 3; __shared__ float s[m];", "m"),
+    ],
+)
+def test_a_shared_array_of_run_time_size(head: str, body: str, word: str) -> None:
+    with pytest.raises(SyntaxError, match=f"^k.cu:2: the size of s.* constant, and {word} is not"):
+        rewrite(f"__global__ void k({head}) {{\n  {body}\n}}", "k.cu")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "const int m = 3; __shared__ float s[m];",
+        "constexpr int m = 3; __shared__ float s[m * N + 1][kTile];",
+        "__shared__ float s[sizeof(float) * 4];",
+    ],
+)
+def test_a_shared_array_of_constant_size(body: str) -> None:
+    rewrite(f"template <int N>\n__global__ void k(int n) {{\n  {body}\n}}", "k.cu")
 
 
 def test_file_name_is_escaped() -> None:

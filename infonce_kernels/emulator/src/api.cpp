@@ -44,11 +44,43 @@ void set_failure(Failure failure, const char* kernel, Site launch_site) {
   mine.launch_site = launch_site;
 }
 
+// Why the launcher is about to return, where host_fault().signal is 0.
+std::string& host_misuse() {
+  static thread_local std::string instance;
+  return instance;
+}
+thread_local Site host_misuse_site;
+
+// Ends the launcher that runs, for it uses what exists in kernels only.
+[[noreturn]] void fail_in_host_code(const std::string& text, Site site) {
+  if (!launcher_guard) {  // no launcher of a kernel file, but a caller with an ABI of its own
+    fprintf(stderr, "%s\n", text.c_str());
+    abort();
+  }
+  host_misuse() = text;
+  host_misuse_site = site;
+  HostFault& fault = host_fault();
+  fault.signal = 0;
+  fault.depth = backtrace_here(fault.program_counters, 32);
+  siglongjmp(launcher_guard->point, 1);
+}
+
 Worker& running_worker(const char* what) {
   if (current_worker && current_worker->fiber()) return *current_worker;
-  fprintf(stderr, "%s was called outside a kernel\n", what);
-  abort();
+  fail_in_host_code(std::string(what) + " was used in host code: it exists in a kernel only, which "
+                                        "is launched with <<<grid, block>>>",
+                    {});
 }
+
+// While a launch runs, its launcher waits: nothing that happens now is the launcher's own fault.
+class LauncherPause {
+ public:
+  LauncherPause() : guard_(launcher_guard) { launcher_guard = nullptr; }
+  ~LauncherPause() { launcher_guard = guard_; }
+
+ private:
+  LauncherGuard* guard_;
+};
 
 }  // namespace
 
@@ -90,7 +122,10 @@ CUEMU_EXPORT int cuemu_launch(const LaunchConfig* config, void (*body)(void*), v
     return kInvalidConfiguration;
   }
   Launch launch(*config, body, arguments);
-  run_on_workers(launch);
+  {
+    LauncherPause pause;
+    run_on_workers(launch);
+  }
   fflush(stdout);  // what the kernel has printed
   report().warnings.merge(launch.warnings);
   const int code = launch.failure.code;
@@ -152,7 +187,10 @@ CUEMU_EXPORT int cuemu_printf(const char* format, va_list arguments) {
 }
 
 CUEMU_EXPORT void cuemu_fail(int code, const char* text, const char* file, int line) {
-  running_worker(text).fail(code, text, {file, line});
+  if (current_worker && current_worker->fiber()) current_worker->fail(code, text, {file, line});
+  const char* device_side = "device-side ";
+  if (strncmp(text, device_side, strlen(device_side)) == 0) text += strlen(device_side);
+  fail_in_host_code(std::string("in the launcher (host code): ") + text, {file, line});
 }
 
 // ---- host functions ----------------------------------------------------------------------------
@@ -166,6 +204,57 @@ CUEMU_EXPORT int cuemu_last_error(int clear) {
 CUEMU_EXPORT int cuemu_host_error(int code, const char* text, const char* file, int line) {
   set_failure({code, text, {file, line}}, "", {file, line});
   return code;
+}
+
+// ---- launchers ---------------------------------------------------------------------------------
+
+CUEMU_EXPORT void cuemu_guard_enter(LauncherGuard* guard) {
+  host_fault();  // thread-local memory is allocated now, not in a signal handler
+  guard->signals = new SignalScope;
+  guard->outer = launcher_guard;
+  launcher_guard = guard;
+}
+
+CUEMU_EXPORT void cuemu_guard_leave(LauncherGuard* guard) {
+  launcher_guard = guard->outer;
+  delete static_cast<SignalScope*>(guard->signals);
+}
+
+static Failure host_failure(const HostFault& fault) {
+  Failure failure;
+  failure.code = kLaunchFailure;
+  switch (fault.signal) {
+    case 0:
+      failure.text = host_misuse();
+      failure.site = host_misuse_site;
+      break;
+    case SIGINT:
+      failure.text = "the launcher (host code) was interrupted (Ctrl-C)";
+      break;
+    case SIGFPE:
+      failure.text = "integer division by zero in the launcher (host code)";
+      break;
+    case SIGILL:
+      failure.text = "the launcher (host code) reached code that cannot be reached";
+      break;
+    default: {
+      char address[40];
+      snprintf(address, sizeof address, "0x%zx", reinterpret_cast<size_t>(fault.address));
+      failure.code = kIllegalAddress;
+      failure.text = std::string("the launcher (host code) touched address ") + address +
+                     "; on a GPU, device memory cannot be read on the host";
+      failure.has_address = true;
+      failure.address = reinterpret_cast<uint64_t>(fault.address);
+    }
+  }
+  failure.program_counters.assign(fault.program_counters, fault.program_counters + fault.depth);
+  return failure;
+}
+
+CUEMU_EXPORT int cuemu_guard_failed(LauncherGuard* guard) {
+  launcher_guard = guard;  // a guard of an inner call may have been left
+  set_failure(host_failure(host_fault()), "", {guard->file, guard->line});
+  return report().last_error;
 }
 
 // ---- Python ------------------------------------------------------------------------------------
@@ -221,6 +310,15 @@ CUEMU_EXPORT int cuemu_take_error(cuemu_error* out) {
     out->frames[out->frame_count++] = {info.dli_fname, offset};
   }
   return 1;
+}
+
+// The error of a launch that cudaGetLastError has not told yet: 0 if there is none. Reading it
+// clears what a later launch may overcome, but not what ruins a context (as of 700).
+CUEMU_EXPORT int cuemu_pending_error() {
+  const Report& mine = report();
+  if (!mine.has_failure) return 0;
+  const bool sticky = mine.failure.code >= kIllegalAddress;
+  return mine.last_error || sticky ? mine.failure.code : 0;
 }
 
 CUEMU_EXPORT const char* cuemu_take_warnings() {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "context.h"
 #include "worker.h"
 
 namespace cuemu {
@@ -23,6 +24,21 @@ static bool interrupt_hooked;
 static std::atomic<uint64_t> interrupts;
 
 uint64_t interrupt_count() { return interrupts; }
+
+thread_local LauncherGuard* launcher_guard;
+
+HostFault& host_fault() {
+  static thread_local HostFault instance;
+  return instance;
+}
+
+static void leave_launcher(int signal, siginfo_t* info, const ucontext_t* interrupted) {
+  HostFault& fault = host_fault();
+  fault.signal = signal;
+  fault.address = info->si_addr;
+  fault.depth = backtrace_from_signal(interrupted, fault.program_counters, 32);
+  siglongjmp(launcher_guard->point, 1);
+}
 
 static void call_old(const struct sigaction& old, int signal, siginfo_t* info, void* context) {
   if (old.sa_flags & SA_SIGINFO) {
@@ -48,6 +64,7 @@ static void on_signal(int signal, siginfo_t* info, void* context) {
     worker->abandon_fiber(signal, info, interrupted);
     return;
   }
+  if (signal != kKickSignal && launcher_guard) leave_launcher(signal, info, interrupted);
   for (int i = 0; i < kSignalCount; ++i)
     if (kSignals[i] == signal) call_old(old_actions[i], signal, info, context);
 }
@@ -55,6 +72,12 @@ static void on_signal(int signal, siginfo_t* info, void* context) {
 static void on_interrupt(int signal, siginfo_t* info, void* context) {
   ++interrupts;
   call_old(old_interrupt, signal, info, context);
+  // A launcher that loops for ever is left, but not inside the C library, which may hold a lock.
+  if (!launcher_guard) return;
+  const auto interrupted = static_cast<ucontext_t*>(context);
+  const char* place = static_cast<const char*>(interrupted_address(interrupted));
+  if (place >= launcher_guard->code_begin && place < launcher_guard->code_end)
+    leave_launcher(signal, info, interrupted);
 }
 
 static void install(int signal, void (*handler)(int, siginfo_t*, void*), struct sigaction* old) {
@@ -142,6 +165,12 @@ int backtrace_from_signal(const ucontext_t* interrupted, void** addresses, int c
   if (trace.start == nullptr) return 0;
   _Unwind_Backtrace(collect, &trace);
   if (trace.depth == 0) addresses[trace.depth++] = interrupted_address(interrupted);
+  return trace.depth;
+}
+
+int backtrace_here(void** addresses, int capacity) {
+  Trace trace{nullptr, addresses, capacity, 0};
+  _Unwind_Backtrace(collect, &trace);
   return trace.depth;
 }
 

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "cuemu/interface.h"
+
 namespace cuemu {
 
 constexpr int kKickSignal = SIGURG;  // ignored by default, so a stray one does no harm
@@ -19,6 +21,21 @@ class SignalScope {
   SignalScope();
   ~SignalScope();
 };
+
+// The launcher that runs on this OS thread, outside its launches; null if none does.
+extern thread_local LauncherGuard* launcher_guard;
+
+// What a fault in a launcher left behind, for cuemu_guard_failed.
+struct HostFault {
+  int signal = 0;
+  void* address = nullptr;
+  void* program_counters[32];
+  int depth = 0;
+};
+HostFault& host_fault();
+
+// The calls that led here, innermost first.
+int backtrace_here(void** addresses, int capacity);
 
 // How often Ctrl-C was pressed while a launch ran.
 uint64_t interrupt_count();

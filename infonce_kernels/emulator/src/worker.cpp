@@ -397,10 +397,11 @@ void Worker::record_failure(Failure failure) {
 
 static std::string stop_text(const Launch& launch) {
   if (launch.stop_reason() == StopReason::kInterrupt) return "interrupted (Ctrl-C)";
-  char text[240];
+  char text[320];
   snprintf(text, sizeof text,
            "the launch ran longer than %g s (%llu of %llu blocks had finished): an endless loop? A "
-           "loop that waits for a plain store of another thread never ends in the emulator",
+           "loop that waits for a plain store of another thread never ends in the emulator. "
+           "Runtime.settings(timeout=seconds) changes the limit",
            settings.timeout.load(), static_cast<unsigned long long>(launch.finished()),
            static_cast<unsigned long long>(launch.blocks));
   return text;
@@ -474,7 +475,7 @@ void Worker::record_fault(const Fiber& fiber) {
     default:
       failure.code = kIllegalAddress;
       if (address >= guard && address < guard + page_size)
-        failure.text = "stack overflow: a thread has 64 KiB for local arrays and calls";
+        failure.text = "stack overflow: in the emulator a thread has 64 KiB for local arrays and calls";
       else if (fault_.code == SI_KERNEL)
         failure.text = "misaligned or impossible address";
       else {

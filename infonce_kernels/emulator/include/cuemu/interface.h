@@ -4,6 +4,7 @@
 // include/ is compiled into it; the functions declared here live in the one runtime library of the
 // process (src/), which owns the fibers, the worker threads and the last error of each thread.
 #pragma once
+#include <setjmp.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,6 +40,10 @@ struct SharedVariable {
   size_t size, alignment;  // bytes
   int id;
 };
+
+// Lives as long as a launcher runs. Where the launcher itself (host code) faults, or uses what exists
+// in kernels only, it returns an error from here: the signal handler jumps back to `point`.
+struct LauncherGuard;
 
 enum WarpOperation { kShuffle, kBallot, kSyncWarp };
 
@@ -78,7 +83,40 @@ int cuemu_printf(const char* format, __builtin_va_list arguments);
 // Ends the launch with an error at this thread; does not return.
 void cuemu_fail(int code, const char* text, const char* file, int line) __attribute__((noreturn));
 
+void cuemu_guard_enter(cuemu::LauncherGuard* guard);
+void cuemu_guard_leave(cuemu::LauncherGuard* guard);
+int cuemu_guard_failed(cuemu::LauncherGuard* guard);  // keeps the error, returns its code
+
+// The linker's: where this module's machine code lies.
+extern char __ehdr_start __attribute__((visibility("hidden")));
+extern char etext __attribute__((visibility("hidden")));
+
 // Errors of the calling OS thread, as cudaGetLastError sees them.
 int cuemu_last_error(int clear);
 int cuemu_host_error(int code, const char* text, const char* file, int line);
 }
+
+struct cuemu::LauncherGuard {
+  sigjmp_buf point;
+  const char* file;
+  int line;
+  const char *code_begin, *code_end;  // of the module
+  LauncherGuard* outer;
+  void* signals;
+
+  LauncherGuard(const char* file, int line)
+      : file(file), line(line), code_begin(&__ehdr_start), code_end(&etext) {
+    cuemu_guard_enter(this);
+  }
+  ~LauncherGuard() { cuemu_guard_leave(this); }
+  LauncherGuard(const LauncherGuard&) = delete;
+
+  struct Code {  // an int or a cudaError_t, whichever the launcher returns
+    int value;
+    template <class T>
+    operator T() const {
+      return static_cast<T>(value);
+    }
+  };
+  Code failed() { return {cuemu_guard_failed(this)}; }
+};

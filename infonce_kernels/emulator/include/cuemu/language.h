@@ -45,6 +45,11 @@ inline void launch(LaunchConfig config, Kernel kernel, Arguments... arguments) {
   cuemu_launch(&config, [](void* p) { (*static_cast<decltype(body)*>(p))(); }, &body);
 }
 
+// The rewriter puts it first in every launcher. sigsetjmp returns a second time after a fault.
+#define CUEMU_GUARD_LAUNCHER                              \
+  ::cuemu::LauncherGuard cuemu_guard(__FILE__, __LINE__); \
+  if (sigsetjmp(cuemu_guard.point, 1)) return cuemu_guard.failed();
+
 // `__shared__ T x[N]` becomes `struct cuemu_x; auto& x = shared<T[N], cuemu_x>("x")`. The local
 // struct makes one variable of each declaration, and one for each instantiation of a template. An
 // alignment of 0 is that of the type.
