@@ -3,6 +3,7 @@
 import argparse
 import json
 import platform
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -18,15 +19,23 @@ from infonce_kernels.verify import LIMITS, Report, verify
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns 0 where all is right, 1 where something failed, 2 for a bad call."""
-    options = _parser().parse_args(arguments)
-    return options.command(options)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if not hasattr(options, "command"):
+        parser.print_help()
+        return 2
+    try:
+        return options.command(options)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="infonce", description="InfoNCE kernels, from naive to the speed of light"
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND")
 
     doctor = commands.add_parser(
         "doctor", help="what can run here, what is missing, and the command that mends it"
@@ -65,7 +74,9 @@ def _doctor(options: argparse.Namespace) -> int:
         table = Table("backend", "here", "what is missing, and what mends it", box=box.SIMPLE_HEAD)
         table.add_row("pytorch", "[green]ready[/]", "")
         for backend, reason in reasons.items():
-            table.add_row(backend, "[yellow]no[/]" if reason else "[green]ready[/]", reason or "")
+            table.add_row(
+                backend, "[yellow]no[/]" if reason else "[green]ready[/]", escape(reason or "")
+            )
         console.print(table)
     # Lessons need kernels that run somewhere; plain PyTorch alone would teach nothing.
     return 0 if reasons["cuda"] is None or reasons["emulator"] is None else 1

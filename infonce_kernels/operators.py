@@ -255,9 +255,8 @@ def losses(
     arguments = (query, positive, negatives, temperature, temperature_tensor, rung, precision)
     tensors = (query, positive, negatives, temperature_tensor)
     differentiable = any(x is not None and x.requires_grad for x in tensors)
-    run = (
-        _Losses.apply if (differentiable and torch.is_grad_enabled()) or _is_watched() else forward
-    )
+    by_autograd = differentiable and torch.is_grad_enabled()
+    run = _Losses.apply if by_autograd or _is_watched() else forward
     return run(*arguments)[0]
 
 

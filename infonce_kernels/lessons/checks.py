@@ -37,7 +37,8 @@ def check_stable_loss(loss: Callable[[Tensor, Tensor], Tensor]) -> str:
             torch.logsumexp(negatives.double(), 1) - positive.double(), torch.zeros(len(positive))
         )
         _compare(loss(positive, negatives), expected, name, rtol=1e-5)
-    if not loss(torch.tensor([0.0]), torch.tensor([[torch.nan, 1.0]])).isnan().all():
+    nan, zero = torch.tensor([torch.nan]), torch.tensor([0.0])
+    if not (loss(zero, nan.expand(1, 2)).isnan() & loss(nan, zero.expand(1, 2)).isnan()).all():
         raise NotYet(
             "a NaN among the negatives disappeared: a broken encoder must not look healthy"
         )
@@ -53,7 +54,7 @@ def check_log_sum_exp(text: str) -> str:
         return _rows(launcher, logits)
 
     for rows, columns in [(1, 1), (5, 3), (33, 65), (300, 31)]:
-        for scale in (1, 300, -300):
+        for scale in (1, 300, -300, -1e5, -1e37):
             logits = scale + abs(scale) * _numbers(rows, columns)
             case = f"{rows} x {columns} logits around {scale}"
             _compare(run(logits), torch.logsumexp(logits.double(), 1), case)
@@ -106,36 +107,47 @@ def check_accuracy(text: str) -> str:
     names = [parameter.name for parameter in library.infonce_forward.parameters]
     if "correct" not in names:
         raise NotYet("infonce_forward has no parameter `float* correct` yet")
-    for B, N, D, temperature in [
-        (256, 2560, 512, 0.1),
-        (33, 65, 31, 0.1),
-        (5, 1, 3, 0.1),
-        (4, 7, 2, 0.005),
-        (3, 0, 4, 0.1),
-    ]:
-        query, positive, negatives = (
-            original()
-            if B == 256
-            else (_numbers(B, D), _numbers(B, D, seed=1), _numbers(N, D, seed=2))
-        )
-        positive = query + 0.8 * positive  # near enough that some win and some lose
-        loss, correct = _unwritten(B), _unwritten(B)
-        similarities = query @ negatives.T
-        library.infonce_forward.call(
-            dict(
-                query=query, positive=positive, negatives=negatives, similarities=similarities,
-                loss=loss, correct=correct, temperature=temperature, temperature_tensor=None,
-                B=B, N=N, D=D,
-            )
-        )  # fmt: skip
-        case = f"B={B}, N={N}, D={D}"
-        expected = truth(query, positive, negatives, temperature)
-        _compare(loss, expected, f"the loss at {case}", rtol=1e-4)
+    unit = torch.eye(4)
+    for case, (query, positive, negatives) in {
+        "the original sizes": _near(*original()),
+        "B=33, N=65, D=31": _near(
+            _numbers(33, 31), _numbers(33, 31, seed=1), _numbers(65, 31, seed=2)
+        ),
+        "a single negative": _near(_numbers(5, 3), _numbers(5, 3, seed=1), _numbers(1, 3, seed=2)),
+        "no negatives": (_numbers(3, 4), _numbers(3, 4, seed=1), torch.zeros(0, 4)),
+        "a tie": (unit[:2], unit[:2], unit),
+        "negative logits alone": (unit[:1], -unit[:1], -unit[:1] - 0.5),
+        "negative logits alone, and a win": (unit[:1], -0.1 * unit[:1] + unit[1:2], -unit[:1]),
+    }.items():
         cosine = torch.nn.functional.cosine_similarity(query.double(), positive.double())
         dots = query.double() @ negatives.double().T
-        expected = (cosine > dots.amax(1)).double() if N else torch.ones(B, dtype=torch.float64)
-        _compare(correct, expected, f"correct at {case}")
+        expected = cosine > dots.amax(1) if len(negatives) else torch.ones(len(query))
+        for seed in range(3):
+            with lane_order(seed):
+                loss, correct = _forward_with_accuracy(library, query, positive, negatives)
+            true_loss = truth(query, positive, negatives, 0.1)
+            _compare(loss, true_loss, f"the loss, {case}", rtol=1e-4)
+            _compare(correct, expected.double(), f"correct, {case}")
     return "the accuracy came for free: no further pass over the similarities"
+
+
+def _near(query: Tensor, positive: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The positive moved so near to its query that some queries win and some lose."""
+    return query, query + 0.8 * positive, negatives
+
+
+def _forward_with_accuracy(
+    library: KernelLibrary, query: Tensor, positive: Tensor, negatives: Tensor
+) -> tuple[Tensor, Tensor]:
+    (B, D), N = query.shape, len(negatives)
+    loss, correct = _unwritten(B), _unwritten(B)
+    library.infonce_forward.call(
+        dict(
+            query=query, positive=positive, negatives=negatives, similarities=query @ negatives.T,
+            loss=loss, correct=correct, temperature=0.1, temperature_tensor=None, B=B, N=N, D=D,
+        )
+    )  # fmt: skip
+    return loss, correct
 
 
 def lane_order(seed: int) -> AbstractContextManager[None]:

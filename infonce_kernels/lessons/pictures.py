@@ -56,8 +56,9 @@ def warp_addresses(patterns: dict[str, Callable[[int], int]]) -> Figure:
                 )
         _bare(axis, len(sectors) * (SECTOR + 1), 1)
         wasted = len(sectors) * SECTOR - len(set(touched))
+        count = f"{len(sectors)} sector{'s' if len(sectors) > 1 else ''}"
         axis.set_title(
-            f"{title}: {len(sectors)} sectors, {wasted} floats moved and not used",
+            f"{title}: {count}, {wasted} floats moved and not used",
             loc="left",
             fontsize=11,
         )
@@ -72,8 +73,8 @@ def tile_reuse(tile: int, side: int = 12) -> Figure:
     """Draws what one output, and what a tile of outputs, reads; not to scale."""
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.6))
     for axis, size, title in (
-        (axes[0], 1, "v1: one thread, one row and one column for one output"),
-        (axes[1], 4, f"v2: a block, {tile} rows and {tile} columns for {tile * tile} outputs"),
+        (axes[0], 1, "v1: one thread reads two rows for one output"),
+        (axes[1], 4, f"v2: a block reads {tile} rows of each for {tile * tile} outputs"),
     ):
         axis.add_patch(Rectangle((0, 0), side, side, facecolor="white", edgecolor="black"))
         axis.add_patch(Rectangle((4, 4), size, size, facecolor=ORANGE))
@@ -82,7 +83,7 @@ def tile_reuse(tile: int, side: int = 12) -> Figure:
         axis.add_patch(Rectangle((4, side + 1), size, 6, facecolor=BLUE))
         axis.add_patch(Rectangle((0, side + 1), side, 6, fill=False, edgecolor="black"))
         axis.text(-5, side + 0.4, "query", ha="center")
-        axis.text(side + 0.4, side + 4, "negatives", va="center")
+        axis.text(side + 0.4, side + 4, "negatives\n(a row upright)", va="center")
         axis.text(side + 0.4, 6, "similarities", va="center")
         axis.set(xlim=(-10, side + 8), ylim=(-1, side + 8), aspect="equal")
         axis.axis("off")
@@ -154,7 +155,7 @@ def bank_conflicts(patterns: dict[str, Callable[[int], int]]) -> Figure:
 
 
 def launches(rows: Sequence[tuple[str, Sequence[str]]]) -> Figure:
-    """Draws each rung's launches of a forward pass; an arrow is a trip through global memory."""
+    """Draws each rung's launches of a forward pass, in their order."""
     figure, axis = plt.subplots(figsize=(11, 0.9 * len(rows) + 0.6))
     for k, (rung, steps) in enumerate(rows):
         y = len(rows) - 1 - k
@@ -176,7 +177,7 @@ def launches(rows: Sequence[tuple[str, Sequence[str]]]) -> Figure:
     axis.set(xlim=(-1.2, 1.3 * max(len(steps) for _, steps in rows)), ylim=(-0.2, len(rows)))
     axis.axis("off")
     axis.set_title(
-        "Launches of a forward pass: every arrow goes through global memory",
+        "Launches of a forward pass, in order: each finds its input in global memory",
         loc="left",
         fontsize=11,
     )

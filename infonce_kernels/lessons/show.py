@@ -4,20 +4,37 @@ import difflib
 import re
 
 from IPython.display import Code
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
 
-from infonce_kernels import source
+from infonce_kernels import kernels, source
+
+
+class Listing(Code):
+    """Highlighted text whose long lines scroll: wrapped in mid-word, code is hard to read."""
+
+    def _repr_html_(self) -> str:
+        style = "white-space: pre; overflow-x: auto"
+        formatter = HtmlFormatter(noclasses=True, nobackground=True, prestyles=style)
+        return highlight(self.data, get_lexer_by_name(self.language), formatter)
+
+
+def header(name: str) -> Code:
+    """Shows a header that the rungs share, whole."""
+    return Listing((kernels.FOLDER / name).read_text(encoding="utf-8"), language="cuda")
 
 
 def function(rung: str, name: str) -> Code:
     """Shows function `name` of a rung with its comment, as the file has it."""
-    return Code(function_text(source(rung), name), language="cuda")
+    return Listing(function_text(source(rung), name), language="cuda")
 
 
 def changes(before: tuple[str, str], after: tuple[str, str]) -> Code:
     """Shows how a function changed from one rung to another; each given as (rung, function)."""
     texts = [function_text(source(rung), name).splitlines() for rung, name in (before, after)]
     names = [f"{rung}: {name}" for rung, name in (before, after)]
-    return Code("\n".join(difflib.unified_diff(*texts, *names, lineterm="")), language="diff")
+    return Listing("\n".join(difflib.unified_diff(*texts, *names, lineterm="")), language="diff")
 
 
 def function_text(text: str, name: str) -> str:
