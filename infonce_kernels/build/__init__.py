@@ -61,8 +61,8 @@ def build(
     arch: for "compile", the architecture: "sm_90" (default), "sm_80", "sm_90a", ...
 
     Raises BuildError with the compiler's first error at the learner's own line, BackendUnavailable
-    with the remedy, emulator.UnsupportedFeature for what the emulator cannot run, TypeError, ValueError
-    or FileNotFoundError for a source that is none. A failed build leaves nothing behind.
+    with the remedy, emulator.UnsupportedFeature for what the emulator cannot run, TypeError,
+    ValueError or FileNotFoundError for a source that is none. A failed build leaves nothing behind.
     """
     return build_source(load(source, name), backend, arch=arch)
 

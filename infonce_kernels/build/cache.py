@@ -7,6 +7,7 @@ its holder dies, however it dies.
 
 import json
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -16,15 +17,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
 from .errors import BuildError
 from .progress import note, progress
 
+Value = TypeVar("Value")
+
 LOCK_TIMEOUT_S = 600.0
 _PATIENCE_S = 1.0  # after that long a line says whom one waits for
 _STAGING = ".building-"
+_SIZES = "sizes.json"  # of an entry's files, by name
+_NAME_LENGTH = 40  # a file system takes 255 bytes a name, some encrypted ones 143; a key has 64
 
 
 def root() -> Path:
@@ -32,8 +38,8 @@ def root() -> Path:
     `$XDG_CACHE_HOME/infonce_kernels`, else `~/.cache/infonce_kernels`. Where that cannot be
     written, a folder of this user's own in the temporary folder, with one warning."""
     extensions = os.environ.get("TORCH_EXTENSIONS_DIR")
-    home = extensions or os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return _writable(Path(home).absolute() / "infonce_kernels")
+    home = extensions or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return _writable(Path(os.path.expanduser(home)).absolute() / "infonce_kernels")
 
 
 def _writable(folder: Path) -> Path:
@@ -66,28 +72,65 @@ def _fallback(folder: Path, reason: str) -> Path:
 
 
 def entry(name: str, key: str, description: str, build: Callable[[Path], None]) -> Path:
-    """The folder of entry `name`-`key`, built first if absent.
+    """The folder of the entry for `name` and `key`, built first if absent or damaged.
 
     `build` fills an empty staging folder. It runs in one process at a time; if it raises, nothing
-    of it stays. description: e.g. "v1_naive for the emulator", for the progress line.
+    of it stays. name: any text; the folder has its letters and digits. description: e.g. "v1_naive
+    for the emulator", for the progress line.
     Raises BuildError where another process holds the lock for LOCK_TIMEOUT_S.
     """
     cache = root()
-    folder = cache / f"{name}-{key}"
-    if folder.is_dir():
+    folder = cache / f"{_plain(name)}-{key}"
+    if _is_whole(folder):
         return folder
     with _lock(cache, key, description):
-        if not folder.is_dir():
+        if not _is_whole(folder):
             staging = cache / (_STAGING + folder.name)
-            shutil.rmtree(staging, ignore_errors=True)  # of a builder that was killed
+            for remains in (staging, folder):  # of a builder that was killed; a damaged entry
+                shutil.rmtree(remains, ignore_errors=True)
             staging.mkdir()
             try:
                 with progress(f"building {description}"):
                     build(staging)
+                sizes = {path.name: path.stat().st_size for path in staging.iterdir()}
+                (staging / _SIZES).write_text(json.dumps(sizes))
                 staging.rename(folder)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
     return folder
+
+
+def use(
+    name: str,
+    key: str,
+    description: str,
+    build: Callable[[Path], None],
+    load: Callable[[Path], Value],
+) -> Value:
+    """What `load` makes of the entry's folder. Where it raises OSError, as the dynamic loader does
+    for a file that is no library, the entry is built anew, once."""
+    folder = entry(name, key, description, build)
+    try:
+        return load(folder)
+    except OSError:
+        # An entry without its list is damaged. Two processes that find it so may both build it.
+        (folder / _SIZES).unlink(missing_ok=True)
+        return load(entry(name, key, description, build))
+
+
+def _plain(name: str) -> str:
+    """`name` as part of a folder's name. Entries are told apart by their keys."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:_NAME_LENGTH].lstrip(".") or "kernel"
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether every file of an entry has the size that it was built with. A library that was cut
+    off must not reach the dynamic loader: it would end the process by SIGBUS."""
+    try:
+        sizes = json.loads((folder / _SIZES).read_text())
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError):
+        return False
 
 
 @contextmanager

@@ -74,13 +74,13 @@ def build(source: KernelSource) -> KernelLibrary:
     if (known := library.loaded(source, key)) is not None:
         return known
     library.require_launchers(source)
-    folder = cache.entry(
+    return cache.use(
         source.name,
         key,
         f"{source.name} for the GPU",
-        lambda staging: _compile(source, compiler, flags, staging),
+        build=lambda staging: _compile(source, compiler, flags, staging),
+        load=lambda folder: library.load(source, "cuda", key, folder / "kernel.so", CudaDevice()),
     )
-    return library.load(source, "cuda", key, folder / "kernel.so", CudaDevice())
 
 
 def _key(source: KernelSource, compiler: nvcc.Nvcc, flags: list[str]) -> str:

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import threading
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +14,16 @@ from typing import Any
 import torch
 
 from infonce_kernels import emulator
-from infonce_kernels.emulator import Array, EmulatorError, Fence, Runtime, rewrite, toolchain
+from infonce_kernels.emulator import (
+    Array,
+    EmulatorError,
+    EmulatorWarning,
+    Fence,
+    Runtime,
+    UnsupportedFeature,
+    rewrite,
+    toolchain,
+)
 
 from . import cache, library
 from .errors import BackendUnavailable, compiler_failed, error_at
@@ -42,8 +52,8 @@ def check() -> str:
 
 
 def build(source: KernelSource) -> KernelLibrary:
-    """Rewrite, compile and load. Raises UnsupportedFeature for what the emulator cannot run,
-    BackendUnavailable, or BuildError with the first error."""
+    """Rewrite, compile and load. Raises BackendUnavailable, or BuildError with the first error;
+    its cause is UnsupportedFeature for what the emulator cannot run."""
     compiler = check()
     parts = ["emulator", source.digest(), _emulator_key(toolchain.fingerprint())]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -51,15 +61,15 @@ def build(source: KernelSource) -> KernelLibrary:
         return known
     library.require_launchers(source)
     runtime = runtime_library()
-    folder = cache.entry(
+    # The runtime is loaded before the module that links against it.
+    device = EmulatedDevice(Runtime.load(runtime), _uses_alignment(source))
+    return cache.use(
         source.name,
         key,
         f"{source.name} for the emulator",
-        lambda staging: _compile(source, compiler, runtime, staging),
+        build=lambda staging: _compile(source, compiler, runtime, staging),
+        load=lambda folder: library.load(source, "emulator", key, folder / "kernel.so", device),
     )
-    # The runtime is loaded before the module that links against it.
-    device = EmulatedDevice(Runtime.load(runtime), _uses_alignment(source))
-    return library.load(source, "emulator", key, folder / "kernel.so", device)
 
 
 def runtime_library() -> Path:
@@ -72,8 +82,12 @@ def runtime_library() -> Path:
         if status:
             raise compiler_failed(log, compiler, lambda file, line: None, "the emulator")
 
+    def load(folder: Path) -> Path:
+        Runtime.load(folder / name)
+        return folder / name
+
     key = _emulator_key(toolchain.fingerprint())
-    return cache.entry("emulator", key, "the emulator", compile_runtime) / name
+    return cache.use("emulator", key, "the emulator", compile_runtime, load)
 
 
 @lru_cache
@@ -101,6 +115,9 @@ def _rewrite(text: str, name: str) -> str:
     """As many lines as `text` has: the `#line` that the rewriter puts first is flatten's task."""
     try:
         return rewrite(text, name).partition("\n")[2]
+    except UnsupportedFeature as error:
+        message = str(error).removeprefix(f"{name}:{error.line}: ")
+        raise error_at(name, error.line, message, text) from error
     except SyntaxError as error:
         line, _, message = str(error).removeprefix(f"{name}:").partition(": ")
         raise error_at(name, int(line), message, text) from None
@@ -114,7 +131,7 @@ class EmulatedDevice:
     def __init__(self, runtime: Runtime, keeps_alignment: bool) -> None:
         self._runtime = runtime
         self._keeps_alignment = keeps_alignment
-        self._last = threading.local()  # .error: of the launch that has just failed
+        self._last = threading.local()  # .error, .swallowed: of the launch that has just failed
 
     def run(
         self, launcher: Launcher, arguments: list[Any], values: Sequence[Any], index: int
@@ -134,13 +151,17 @@ class EmulatedDevice:
             for position, address in zip(passed, fence.addresses, strict=True):
                 arguments[position] = address
             code = launcher.function(*arguments)
-            spoiled = fence.spoiled() if code == 0 else None
-        if code:
-            self._last.error = self._runtime.take_error(fence.describe)
-        elif spoiled is not None:
+            swallowed = 0 if code else self._runtime.pending_error()
+            spoiled = fence.spoiled() if not code and not swallowed else None
+            error = self._runtime.take_error(fence.describe)
+        for warning in self._runtime.warnings():
+            warnings.warn(warning, EmulatorWarning, stacklevel=4)  # at the caller of the launcher
+        self._last.error = error
+        self._last.swallowed = bool(swallowed)
+        if spoiled is not None:
             self._last.error = _written_unseen(fence, spoiled)
             return self._last.error.code
-        return code
+        return code or swallowed
 
     def _array(self, parameter: Parameter, tensor: torch.Tensor) -> Array:
         element = tensor.element_size()
@@ -159,7 +180,8 @@ class EmulatedDevice:
         error = self._last.error
         if error is None:
             return f"it returned CUDA error {code}", None
-        return str(error), error
+        told = "\n  the launcher did not return it: end with `return cudaGetLastError();`"
+        return str(error) + (told if self._last.swallowed else ""), error
 
 
 def _written_unseen(fence: Fence, address: int) -> EmulatorError:

@@ -56,6 +56,48 @@ def test_an_entry_is_built_once(empty_cache: Path) -> None:
     assert (folder / "result").read_text() == "first"
 
 
+@pytest.mark.parametrize(
+    "name", ["../../escape", "a/b", "x" * 300, "\N{GREEK SMALL LETTER TAU}", ".building-x", ".."]
+)
+def test_any_name_makes_a_folder_of_the_cache(empty_cache: Path, name: str) -> None:
+    folder = cache.entry(name, KEY, name, writer("right"))
+    assert folder.parent == empty_cache and folder.name.isascii() and len(folder.name) <= 105
+    cache.entry("other", KEY, "other for a test", writer("other"))  # sweeps what builders left
+    assert (folder / "result").read_text() == "right"
+
+
+@pytest.mark.parametrize("damage", ["removed", "cut off", "its list removed", "its list cut off"])
+def test_a_damaged_entry_is_built_anew(empty_cache: Path, damage: str) -> None:
+    folder = cache.entry("kernel", KEY, "kernel for a test", writer("first"))
+    path = folder / ("sizes.json" if "list" in damage else "result")
+    path.unlink() if "removed" in damage else os.truncate(path, 3)
+    folder = cache.entry("kernel", KEY, "kernel for a test", writer("second"))
+    assert (folder / "result").read_text() == "second"
+    assert cache.entry("kernel", KEY, "kernel for a test", writer("third")) == folder
+    assert (folder / "result").read_text() == "second"
+
+
+def test_an_entry_that_does_not_load_is_built_anew_once(empty_cache: Path) -> None:
+    built = []
+
+    def build(staging: Path) -> None:
+        built.append(staging)
+        (staging / "result").write_text(f"build {len(built)}")
+
+    def load(folder: Path) -> str:
+        text = (folder / "result").read_text()
+        if text in refused:
+            raise OSError(f"refused {text}")
+        return text
+
+    refused = {"build 1"}
+    assert cache.use("kernel", KEY, "kernel for a test", build, load) == "build 2"
+    refused = {"build 2", "build 3"}
+    with pytest.raises(OSError, match="refused build 3"):
+        cache.use("kernel", KEY, "kernel for a test", build, load)
+    assert len(built) == 3
+
+
 def test_a_failed_build_leaves_nothing_and_the_next_works(empty_cache: Path) -> None:
     def fail(staging: Path) -> None:
         (staging / "half").write_text("half a library")
@@ -85,6 +127,13 @@ def test_the_environment_chooses_the_folder(
         monkeypatch.setenv(name, str(tmp_path / value))
     assert cache.root() == tmp_path / expected
     assert cache.root().is_dir()
+
+
+def test_a_tilde_is_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "~/x")
+    assert cache.root() == tmp_path / "x" / "infonce_kernels"
 
 
 def test_an_unwritable_folder_falls_back_with_one_warning(

@@ -22,7 +22,7 @@ from infonce_kernels.build import (
     load,
 )
 from infonce_kernels.build.library import KernelLibrary as Library
-from infonce_kernels.emulator import EmulatorError, UnsupportedFeature
+from infonce_kernels.emulator import EmulatorError, EmulatorWarning, UnsupportedFeature
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -126,12 +126,13 @@ def test_a_launch_without_its_end_is_shown_at_its_line(cache_root: Path, scale_t
     assert "    9 |   if (n > 0) scale_kernel<<<" in str(caught.value)
 
 
-def test_an_unsupported_feature_passes_unchanged(cache_root: Path, scale_text: str) -> None:
+def test_an_unsupported_feature_is_a_build_error(cache_root: Path, scale_text: str) -> None:
     scaled(emulate(scale_text))
     before = entries(cache_root)
-    with pytest.raises(UnsupportedFeature) as caught:
+    with pytest.raises(BuildError, match=r"^mine\.cu:13: error: .* inline PTX") as caught:
         emulate(scale_text + '__global__ void ptx() {\n  asm volatile("membar.gl;");\n}\n')
-    assert (caught.value.filename, caught.value.line) == ("mine.cu", 13)
+    assert (caught.value.file, caught.value.line) == ("mine.cu", 13)
+    assert isinstance(caught.value.__cause__, UnsupportedFeature)
     assert entries(cache_root) == before
 
 
@@ -140,6 +141,59 @@ def test_a_text_without_launcher_says_what_one_looks_like(scale_text: str) -> No
         BuildError, match=r'mine\.cu has no launcher.*(?s:.*)extern "C" cudaError_t'
     ):
         emulate(scale_text.split('extern "C"')[0])
+
+
+@pytest.mark.parametrize("name", ["../../escape", "a/b", "x" * 300])
+def test_any_name_of_one_line_serves(cache_root: Path, scale_text: str, name: str) -> None:
+    library = emulate(scale_text, name)
+    scaled(library)
+    assert library.name == name and library.path.parent.parent == cache_root
+    with pytest.raises(BuildError) as caught:
+        emulate(scale_text.replace("factor * x[i]", "factr * x[i]"), name)
+    assert str(caught.value).startswith(f"{name}.cu:5: error: 'factr'")
+
+
+DAMAGE = """
+import sys, torch
+from infonce_kernels.build import build
+
+library = build(open(sys.argv[1]).read(), "emulator")
+y = torch.empty(1)
+library.scale(torch.ones(1), y, 2.0, 1)
+print(library.path, y.item())
+"""
+
+
+@pytest.mark.parametrize("damage", ["removed", "cut off", "overwritten"])
+def test_a_damaged_library_is_built_anew(
+    cache_root: Path, tmp_path: Path, scale_text: str, damage: str
+) -> None:
+    """In processes of their own: the loader may end them, and keeps what it has loaded."""
+    (tmp_path / "mine.cu").write_text(f"{scale_text}// {damage}\n")
+
+    def use() -> Path:
+        done = subprocess.run(
+            [sys.executable, "-c", DAMAGE, str(tmp_path / "mine.cu")],
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        path, y = done.stdout.rsplit(maxsplit=1)
+        assert y == "2.0"
+        return Path(path)
+
+    path = use()
+    size = path.stat().st_size
+    match damage:
+        case "removed":
+            path.unlink()
+        case "cut off":
+            os.truncate(path, size // 2)
+        case "overwritten":
+            path.write_bytes(b"x" * size)
+    assert use() == path
+    assert path.stat().st_size == size
 
 
 def test_a_failed_launch_has_the_emulators_error_and_the_next_works(
@@ -358,6 +412,128 @@ def test_the_heap_survives(cache_root: Path, tmp_path: Path) -> None:
         text=True,
     )
     assert (done.returncode, done.stdout) == (0, "no harm\n"), done.stderr
+
+
+# ---- launchers -----------------------------------------------------------------------------------
+
+HOST = """#include <cassert>
+#include <cuda_runtime.h>
+__device__ float own_index() { return threadIdx.x; }  // builtin
+__global__ void fill(float* x) { x[threadIdx.x] = 5; }  // fill
+__global__ void half(float* x) {
+  if (threadIdx.x >= 4) return;
+  __syncthreads();  // warning
+  x[threadIdx.x] = 6;
+}
+extern "C" cudaError_t work(float* x, int which, int threads) {
+  if (which == 1) {
+    int* nothing = nullptr;
+    return cudaError_t(nothing[3]);  // null
+  }
+  if (which == 2) return cudaError_t(x[8] > 0);  // past
+  if (which == 3) x[0] = own_index();
+  if (which == 4) return cudaError_t(7 / (threads - 8));  // division
+  if (which == 5) assert(threads != 8);  // assertion
+  if (which == 6) half<<<1, threads>>>(x);
+  else fill<<<1, threads>>>(x);  // launch
+  return which == 7 ? cudaSuccess : cudaGetLastError();
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("which", "mark", "code", "message"),
+    [
+        (
+            1,
+            "null",
+            700,
+            r"the launcher \(host code\) touched address 0xc; on a GPU, device memory",
+        ),
+        (2, "past", 700, r"the launcher \(host code\) touched element 8 of x \(past its end"),
+        (3, "builtin", 719, "threadIdx was used in host code"),
+        (4, "division", 719, r"integer division by zero in the launcher \(host code\)"),
+        (5, "assertion", 719, r"in the launcher \(host code\): assert failed: threads != 8"),
+    ],
+)
+def test_a_fault_in_a_launcher_is_an_error(
+    cache_root: Path, which: int, mark: str, code: int, message: str
+) -> None:
+    library, x = emulate(HOST), torch.zeros(8)
+    with pytest.raises(LaunchError, match=f"^work failed: {message}") as caught:
+        library.work(x, which, 8)
+    cause = caught.value.__cause__
+    assert isinstance(cause, EmulatorError)
+    assert (cause.file, cause.line, cause.kernel) == ("mine.cu", line(HOST, mark), "")
+    assert caught.value.code == code
+    library.work(x, 0, 8)
+    assert (x == 5).all()
+
+
+@pytest.mark.parametrize(
+    ("threads", "message"),
+    [(0, "the block has no threads"), (9, r"element 8 of x \(past its end: it has 8\)")],
+)
+def test_an_error_that_the_launcher_keeps_to_itself_is_told(
+    cache_root: Path, threads: int, message: str
+) -> None:
+    library, x = emulate(HOST), torch.zeros(8)
+    with pytest.raises(LaunchError, match=f"{message}(?s:.*)did not return it: end with"):
+        library.work(x, 7, threads)
+    library.work(x, 0, 8)  # it does not surface in an unrelated launch
+
+
+def test_an_error_that_the_launcher_overcame_is_none(cache_root: Path) -> None:
+    """A configuration that is refused does not harm a CUDA context."""
+    mark = "  if (which == 6)"
+    text = HOST.replace(mark, "  if (which == 8) fill<<<0, 0>>>(x), cudaGetLastError();\n" + mark)
+    x = torch.zeros(8)
+    emulate(text).work(x, 8, 8)
+    assert (x == 5).all()
+
+
+def test_a_warning_is_shown_where_the_launcher_is_called(cache_root: Path) -> None:
+    library, x = emulate(HOST), torch.zeros(8)
+    with pytest.warns(EmulatorWarning, match="kernel half: some threads.* had returned") as shown:
+        library.work(x, 6, 8)
+    assert [warning.filename for warning in shown] == [__file__]
+    assert f"mine.cu:{line(HOST, 'warning')}" in str(shown[0].message)
+    assert x.tolist() == [6] * 4 + [0] * 4
+
+
+def test_a_launcher_without_return_is_refused(cache_root: Path) -> None:
+    text = HOST.replace("  return which == 7 ? cudaSuccess : cudaGetLastError();\n", "")
+    with pytest.raises(BuildError, match=r"end of non-void function") as caught:
+        emulate(text)
+    assert caught.value.file == "mine.cu"
+
+
+ENDLESS = """
+import os, signal, sys, threading, torch
+from infonce_kernels.build import build
+
+library = build(open(sys.argv[1]).read(), "emulator")
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    library.wait(torch.zeros(1))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_ends_an_endless_launcher(cache_root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(
+        'extern "C" int wait(volatile float* x) {\n  while (*x == 0) {}\n  return 0;\n}\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ENDLESS, str(path)],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
 
 
 # ---- processes and keys --------------------------------------------------------------------------
