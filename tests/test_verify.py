@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from infonce_kernels import build, source, verify
+from infonce_kernels import build, kernels, source, verify
 from infonce_kernels.verify import LIMITS, PROBLEMS, Check, Report
 from tests.paths import KERNELS
 
@@ -50,6 +50,33 @@ def test_a_wrong_kernel_fails(old, new, failing):
     assert failing in [check.pass_ for check in report if not check.passed], report
 
 
+@pytest.mark.parametrize(
+    ("rung", "old", "new"),
+    [
+        # A maximum that misses columns, starts too high, or is read before it is complete.
+        (
+            "v3_fused",
+            "j < N; j += kThreads) maximum",
+            "j < N && j < kThreads; j += kThreads) maximum",
+        ),
+        ("v3_fused", "fmaxf(-FLT_MAX, result.positive_logit)", "0.0f"),
+        ("v3_fused", "s_max[t] = maximum;\n  __syncthreads();", "s_max[t] = maximum;"),
+        ("v1_naive", "fmaxf(-FLT_MAX, positive_logits[i])", "0.0f"),
+        ("v1_naive", "return __fmul_rn", "return 1.00001f * __fmul_rn"),
+        # A shared buffer that is used again while slow threads still read it.
+        ("v2_shared", "  __syncthreads();  // everyone has read the result", "  // everyone has"),
+    ],
+)
+def test_subtly_wrong_kernels_fail(rung, old, new):
+    text = source(rung)
+    if old not in text:  # it stands in the header that the rungs share
+        include = '#include "infonce.cuh"'
+        text = text.replace(include, (kernels.FOLDER / "infonce.cuh").read_text())
+    assert old in text
+    library = build(text.replace(old, new), "emulator")
+    assert not verify(library, problems=PROBLEMS[:-1]).passed
+
+
 def test_the_same_text_from_elsewhere_passes():
     assert verify(build(source("v3_fused"), "emulator"), problems=SMALL).passed
 
@@ -81,6 +108,8 @@ def test_bad_calls_are_named():
         verify("v9")
     with pytest.raises(ValueError, match="backend='gpu'"):
         verify(backend="gpu")
+    with pytest.raises(ValueError, match="built for 'emulator'"):
+        verify(build("v3_fused", "emulator"), "cuda")
     with pytest.raises(ValueError, match="nothing that runs"):
         verify("v0_reference", "emulator")
 
