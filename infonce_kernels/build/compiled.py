@@ -11,7 +11,7 @@ from . import cache, nvcc
 from .demangle import demangle, function_name
 from .errors import compiler_failed
 from .occupancy import Occupancy, capability, occupancy
-from .process import run
+from .process import INCLUDE_PATHS, NVCC_FLAGS, environment, run
 from .source import KernelSource
 
 DEFAULT_ARCH = "sm_90"
@@ -133,7 +133,14 @@ def build(source: KernelSource, arch: str = DEFAULT_ARCH) -> CompileReport:
     capability(arch)
     compiler = check()
     flags = [*nvcc.FLAGS, f"-arch={arch}", *nvcc.host_compiler_flags()]
-    parts = ["compile", source.digest(), str(compiler.path), compiler.version_text, flags]
+    parts = [
+        "compile",
+        source.digest(),
+        str(compiler.path),
+        compiler.version_text,
+        flags,
+        environment([*INCLUDE_PATHS, *NVCC_FLAGS]),
+    ]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     folder = cache.entry(
         source.name,

@@ -21,7 +21,7 @@ from . import cache, library, nvcc
 from .errors import BackendUnavailable, BuildError, compiler_failed
 from .launcher import Launcher
 from .library import KernelLibrary
-from .process import LOCALE
+from .process import INCLUDE_PATHS, LOCALE, NVCC_FLAGS, environment
 from .source import KernelSource
 
 # PyTorch defines these away for its own headers; plain CUDA C++ has the half types' operators.
@@ -91,8 +91,8 @@ def _key(source: KernelSource, compiler: nvcc.Nvcc, flags: list[str]) -> str:
         str(compiler.path),
         compiler.version_text,
         flags,
-        os.environ.get("CXX"),
-        os.environ.get("CC"),
+        nvcc.host_compiler_flags(),
+        environment(["CC", *INCLUDE_PATHS, *NVCC_FLAGS]),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -111,8 +111,6 @@ def _architecture_flags() -> list[str]:
 
 def _compile(source: KernelSource, compiler: nvcc.Nvcc, flags: list[str], staging: Path) -> None:
     host = nvcc.check_host_compiler("c++")  # load_inline's own default
-    # PyTorch pastes flags into a ninja file whose commands a shell splits.
-    flags = [*flags, *map(shlex.quote, _host_compiler_flags())]
     try:
         _load_inline(source.main.flatten(), compiler, flags, staging)
     except RuntimeError as error:  # what load_inline raises when ninja fails, with all its output
@@ -135,14 +133,17 @@ def _host_compiler_flags() -> list[str]:
 def _load_inline(text: str, compiler: nvcc.Nvcc, flags: list[str], staging: Path) -> None:
     from torch.utils import cpp_extension
 
+    # PyTorch pastes flags into a ninja file whose commands a shell splits.
+    host_flags = map(shlex.quote, _host_compiler_flags())
+    link_flags = [*map(shlex.quote, nvcc.host_compiler()[1:])] if os.environ.get("CXX") else []
     with _build_environment(compiler):
         cpp_extension.load_inline(
             name=f"infonce_{hashlib.sha256(text.encode()).hexdigest()[:16]}",
             cpp_sources="",
             cuda_sources=text,
             functions=None,
-            extra_cuda_cflags=flags,
-            extra_ldflags=_runtime_library_flags(compiler, staging),
+            extra_cuda_cflags=[*flags, *host_flags],
+            extra_ldflags=[*_runtime_library_flags(compiler, staging), *link_flags],
             build_directory=str(staging),
             with_cuda=True,
             is_python_module=False,
@@ -153,12 +154,16 @@ def _load_inline(text: str, compiler: nvcc.Nvcc, flags: list[str], staging: Path
 @contextmanager
 def _build_environment(compiler: nvcc.Nvcc) -> Iterator[None]:
     """What load_inline takes from its surroundings instead of arguments, set for the time of a
-    build only: ninja on PATH, English messages, CUDA_HOME, and paths that a shell leaves whole."""
+    build only: ninja on PATH, English messages, CXX as one program, CUDA_HOME, and paths that a
+    shell leaves whole."""
     from torch.utils import cpp_extension
 
     ninja_folder = str(Path(nvcc.find_ninja()).parent)
     variables = {"PATH": os.pathsep.join([os.environ.get("PATH", ""), ninja_folder]), **LOCALE}
     with _environment_lock, tempfile.TemporaryDirectory() as links:
+        if os.environ.get("CXX"):
+            program = nvcc.host_compiler()[0]
+            variables["CXX"] = _plain(program, Path(links, Path(program).name.replace(" ", "_")))
         folders = {
             "CUDA_HOME": _plain(str(compiler.home), Path(links, "cuda")),
             "TORCH_LIB_PATH": _plain(cpp_extension.TORCH_LIB_PATH, Path(links, "torch")),
@@ -178,12 +183,12 @@ def _build_environment(compiler: nvcc.Nvcc) -> Iterator[None]:
                     os.environ[name] = value
 
 
-def _plain(folder: str, link: Path) -> str:
-    """PyTorch does not quote these folders where it names the compiler and the libraries; one with
+def _plain(path: str, link: Path) -> str:
+    """PyTorch does not quote these paths where it names the compiler and the libraries; one with
     blanks in its path goes by the name of a link."""
-    if shlex.quote(folder) == folder:
-        return folder
-    link.symlink_to(folder, target_is_directory=True)
+    if shlex.quote(path) == path:
+        return path
+    link.symlink_to(path)
     return str(link)
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import shutil
 import threading
 import warnings
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from . import cache, library
 from .errors import BackendUnavailable, compiler_failed, error_at
 from .launcher import Launcher
 from .library import KernelLibrary
-from .process import run
+from .process import INCLUDE_PATHS, environment, run
 from .prototypes import Parameter
 from .source import KernelSource, without_comments
 
@@ -42,20 +41,21 @@ _WIDER_ACCESS = re.compile(
 
 
 def check() -> str:
-    """The C++ compiler's path, once it has shown that it runs. Raises BackendUnavailable."""
+    """The C++ compiler's command, once it has shown that it runs. Raises BackendUnavailable."""
     try:
-        command = toolchain.compiler()
+        toolchain.compiler()
         toolchain.fingerprint()
+        return " ".join(toolchain.command())
     except toolchain.CompilerMissing as missing:
         raise BackendUnavailable(str(missing)) from None
-    return shutil.which(command) or command
 
 
 def build(source: KernelSource) -> KernelLibrary:
     """Rewrite, compile and load. Raises BackendUnavailable, or BuildError with the first error;
     its cause is UnsupportedFeature for what the emulator cannot run."""
     compiler = check()
-    parts = ["emulator", source.digest(), _emulator_key(toolchain.fingerprint())]
+    emulator_key = _emulator_key(toolchain.fingerprint())
+    parts = ["emulator", source.digest(), emulator_key, environment(INCLUDE_PATHS)]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     if (known := library.loaded(source, key)) is not None:
         return known

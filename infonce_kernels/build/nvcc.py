@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -10,12 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from infonce_kernels.emulator import toolchain
+
 from .errors import BackendUnavailable, BuildError
 from .process import run
 
 # -lineinfo costs no speed, and profilers show source lines by it.
 FLAGS = ["-O3", "-std=c++17", "-lineinfo"]
-INSTALL = "pip install 'infonce_kernels[nvcc]'"
+INSTALL = "`pip install '.[nvcc]'` in the checkout"
 
 
 @dataclass(frozen=True)
@@ -96,28 +99,48 @@ def _home(path: Path) -> Path:
     return Path(top[1].strip()).resolve() if top else home
 
 
+def host_compiler(default: str = "g++") -> list[str]:
+    """The C++ compiler that nvcc shall use, `$CXX` or `default`: its path, then its options.
+
+    nvcc starts one program, so a launcher ("ccache g++") is left out: it changes no result. Raises
+    BuildError where there is no such program, or `$CXX` is another kind of command.
+    """
+    try:
+        words = toolchain.command(default)
+    except toolchain.CompilerMissing as missing:
+        raise BuildError(str(missing)) from None
+    while len(words) > 1 and not words[1].startswith("-") and shutil.which(words[1]):
+        words = words[1:]
+    if len(words) > 1 and not words[1].startswith("-"):
+        raise BuildError(
+            f"the environment variable CXX is {os.environ['CXX']!r}, but nvcc takes one C++ "
+            f"compiler with options, and {words[1]!r} is neither; set CXX to the compiler's path",
+            compiler=words[0],
+        )
+    return words
+
+
 def host_compiler_flags() -> list[str]:
-    """`-ccbin` for a C++ compiler that the user chose through CXX; else nvcc takes g++."""
-    compiler = os.environ.get("CXX")
-    return ["-ccbin", compiler] if compiler else []
+    """nvcc's flags for a C++ compiler that the user chose through CXX; else nvcc takes g++."""
+    if not os.environ.get("CXX"):
+        return []
+    program, *options = host_compiler()
+    flags = ["-ccbin", program]
+    for option in options:  # nvcc splits at commas, and hands the rest to a shell
+        flags += ["-Xcompiler", shlex.quote(option).replace(",", "\\,")]
+    return flags
 
 
 def check_host_compiler(default: str) -> str:
-    """Path of the C++ compiler, `$CXX` or `default`, once it has shown that it runs.
+    """The C++ compiler's path, `$CXX` or `default`, once it has shown that it runs.
 
     nvcc and ninja bury the reason when it does not. Raises BuildError with the compiler's path and
     its own words.
     """
-    compiler = os.environ.get("CXX") or default
-    path = shutil.which(compiler)
-    chosen = "the environment variable CXX" if os.environ.get("CXX") else "PATH"
-    if path is None:
-        raise BuildError(
-            f"no C++ compiler {compiler} (taken from {chosen}); install g++ or set CXX",
-            compiler=compiler,
-        )
+    path = host_compiler(default)[0]
     status, output = run([path, "--version"])
     if status:
+        chosen = "the environment variable CXX" if os.environ.get("CXX") else "PATH"
         raise BuildError(
             f"the C++ compiler {path} (taken from {chosen}) does not run; it says:\n"
             + "\n".join(output.strip().splitlines()[-20:]),

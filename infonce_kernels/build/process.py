@@ -9,6 +9,14 @@ from .errors import BuildError
 
 # Compilers translate their messages; `errors` reads the English ones.
 LOCALE = {"LC_ALL": "C"}
+# What changes a compiler's output beside its arguments: part of the keys.
+INCLUDE_PATHS = ("CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH")
+NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+
+
+def environment(names: Sequence[str]) -> dict[str, str | None]:
+    """The values of environment variables."""
+    return {name: os.environ.get(name) for name in names}
 
 
 def run(command: Sequence[str | Path], cwd: Path | None = None) -> tuple[int, str]:

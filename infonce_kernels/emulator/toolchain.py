@@ -54,54 +54,75 @@ def compiler() -> str:
             "WSL on Windows (its kernels run on their own stacks and survive their faults, which "
             "only the Linux port of the emulator knows how to do)"
         )
-    command = os.environ.get("CXX") or "g++"
-    if shutil.which(_split(command)[0]) is None:
-        source = "$CXX names" if os.environ.get("CXX") else "the emulator needs"
+    command()
+    return _chosen("g++")
+
+
+def command(default: str = "g++") -> list[str]:
+    """The C++ compiler as the start of an argument list, its programs by absolute paths.
+
+    ``$CXX`` may be one path with blanks, or a program with options ("g++ -O1") or behind a launcher
+    ("ccache g++"), quoted as for a shell; ``default`` serves where it is not set.
+
+    Raises:
+        CompilerMissing: there is no such program, or ``$CXX`` has an open quote.
+    """
+    chosen = _chosen(default)
+    try:
+        words = [chosen] if shutil.which(chosen) else shlex.split(chosen)
+    except ValueError as error:
         raise CompilerMissing(
-            f"{source} the C++ compiler {command!r}, which was not found: install one "
+            f"the environment variable CXX is {chosen!r}, which no shell could read "
+            f"({str(error).lower()}): correct its quotes"
+        ) from None
+    if shutil.which(words[0]) is None:
+        source = "from PATH" if chosen == default else "named by the environment variable CXX"
+        raise CompilerMissing(
+            f"the C++ compiler {words[0]}, {source}, was not found: install one "
             "(apt install g++, dnf install gcc-c++, or conda install gxx) or set CXX"
         )
-    return command
+    # By absolute paths, since compilers start in other folders; behind a launcher too.
+    options = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
+    programs = [shutil.which(word) or word for word in words[:options]]
+    return [*(os.path.abspath(p) if "/" in p else p for p in programs), *words[options:]]
 
 
-def _split(command: str) -> list[str]:
-    """``CXX`` may hold a launcher or options ("ccache g++"), or be one path with blanks."""
-    return [command] if shutil.which(command) else shlex.split(command)
+def _chosen(default: str) -> str:
+    return os.environ.get("CXX", "").strip() or default
 
 
 @functools.lru_cache
-def _accepts(command: str, flag: str) -> bool:
-    probe = [*_split(command), "-Werror", flag, "-fsyntax-only", "-x", "c++", os.devnull]
+def _accepts(command: tuple[str, ...], flag: str) -> bool:
+    probe = [*command, "-Werror", flag, "-fsyntax-only", "-x", "c++", os.devnull]
     return subprocess.run(probe, capture_output=True, check=False).returncode == 0
 
 
 @functools.lru_cache
-def _predefined_macros(command: str, flags: tuple[str, ...]) -> str:
+def _predefined_macros(command: tuple[str, ...], flags: tuple[str, ...]) -> str:
     """The compiler's version and every CPU feature it will use, as it tells them itself."""
-    probe = [*_split(command), *flags, "-dM", "-E", "-x", "c++", os.devnull]
+    probe = [*command, *flags, "-dM", "-E", "-x", "c++", os.devnull]
     done = subprocess.run(probe, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         output = (done.stderr or done.stdout).strip()
-        raise CompilerMissing(f"the C++ compiler {command!r} does not work: {output}")
+        raise CompilerMissing(f"the C++ compiler {' '.join(command)} does not work: {output}")
     return done.stdout
 
 
-def _cpu_flags(command: str) -> list[str]:
+def _cpu_flags(command: tuple[str, ...]) -> list[str]:
     """Use what this processor offers: some compilers say -march=native, others -mcpu=native."""
     return [f for f in ("-march=native", "-mcpu=native") if _accepts(command, f)][:1]
 
 
-def _module_flags(command: str) -> list[str]:
+def _module_flags(command: tuple[str, ...]) -> list[str]:
     optional = [flag for flag in _OPTIONAL if _accepts(command, flag)]
     return [*_COMMON, *_cpu_flags(command), *_MODULE, *optional]
 
 
 def fingerprint() -> str:
     """Changes with the compiler, the CPU's features and the flags: part of every cache key."""
-    command = compiler()
-    flags = _cpu_flags(command)
-    macros = _predefined_macros(command, tuple(flags))
-    text = "\n".join([command, macros, *_module_flags(command)])
+    words = tuple(command())
+    macros = _predefined_macros(words, tuple(_cpu_flags(words)))
+    text = "\n".join([*words, macros, *_module_flags(words)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -116,7 +137,6 @@ def runtime_command(output: Path, *, ucontext: bool = False) -> list[str]:
 
     ``ucontext`` takes the portable context switch instead of this processor's assembly.
     """
-    command = compiler()
     defines = ["-DCUEMU_UCONTEXT"] if ucontext else []
     # Modules find the runtime by this name, which differs for every version of it: two versions may
     # live in one process.
@@ -127,7 +147,7 @@ def runtime_command(output: Path, *, ucontext: bool = False) -> list[str]:
     version = digest.hexdigest()[:12]
     sources = [str(path) for path in runtime_sources() if path.suffix == ".cpp"]
     return [
-        *_split(command),
+        *command(),
         *_COMMON,
         "-O3",
         "-fvisibility=hidden",
@@ -146,10 +166,10 @@ def module_command(
     source: Path, output: Path, runtime: Path, include_dirs: Sequence[Path] = ()
 ) -> list[str]:
     """Compiles one rewritten kernel file. Like nvcc, it includes cuda_runtime.h by itself."""
-    command = compiler()
+    words = tuple(command())
     return [
-        *_split(command),
-        *_module_flags(command),
+        *words,
+        *_module_flags(words),
         f"-I{INCLUDE}",
         *(f"-I{folder}" for folder in include_dirs),
         "-include",

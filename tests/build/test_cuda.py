@@ -154,8 +154,25 @@ def test_a_missing_host_compiler_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CXX", "/nonexistent/g++")
-    with pytest.raises(BuildError, match=r"/nonexistent/g\+\+ .*CXX.*install g\+\+ or set CXX"):
+    with pytest.raises(BuildError, match=r"/nonexistent/g\+\+, .*CXX.*install g\+\+.* or set CXX"):
         compile_(scale_text + "// no compiler\n")
+
+
+def test_cxx_may_hold_a_launcher_and_options(
+    h200: Path, tmp_path: Path, scale_text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mycache", "mine++"):
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {"g++" if name == "mine++" else ""} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv(
+        "CXX", "./mycache ./mine++ '-DZERO=(0 + 0)' -Wl,--build-id=0x1234567890abcdef"
+    )
+    before = surroundings()
+    library = build(scale_text.replace("factor * x[i]", "(factor + ZERO) * x[i]"), "cuda")
+    assert surroundings() == before
+    assert bytes.fromhex("1234567890abcdef") in library.path.read_bytes()  # the linker's
 
 
 def test_pypis_runtime_library_is_linked_under_its_plain_name(

@@ -609,3 +609,16 @@ def test_the_key_follows_the_text(cache_root: Path, scale_text: str) -> None:
     # The name is part of what error messages say, so it is part of what is built.
     assert emulate(scale_text, "one").key != emulate(scale_text, "two").key
     assert load(scale_text, "one").digest() == load(scale_text, "one").digest()
+
+
+def test_a_folder_of_the_compilers_path_is_part_of_the_key(
+    cache_root: Path, tmp_path: Path, scale_text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "#include <far.h>\n" + scale_text.replace("factor * x[i]", "FAR * factor * x[i]")
+    for folder, far in (("one", 1.0), ("two", 2.0)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "far.h").write_text(f"#define FAR {far}f\n")
+        monkeypatch.setenv("CPATH", str(tmp_path / folder))
+        y = torch.empty(1)
+        emulate(text).scale(torch.ones(1), y, 3.0, 1)
+        assert y.item() == 3.0 * far

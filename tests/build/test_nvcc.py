@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from infonce_kernels.build import BackendUnavailable, BuildError, cuda, nvcc
+from infonce_kernels.build import (
+    BackendUnavailable,
+    BuildError,
+    CompileReport,
+    build,
+    cuda,
+    load,
+    nvcc,
+)
 
 
 def fake_nvcc(folder: Path, version: str, home: Path | None = None) -> Path:
@@ -44,7 +52,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_is_found_and_the_remedy_is_named(bare: Path) -> None:
-    with pytest.raises(BackendUnavailable, match=r"no nvcc found; pip install 'infonce_kernels\["):
+    with pytest.raises(
+        BackendUnavailable, match=r"no nvcc found; `pip install '\.\[nvcc\]'` in the"
+    ):
         nvcc.find()
 
 
@@ -109,7 +119,7 @@ def test_a_missing_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_gpu_without_nvcc_is_told(bare: Path, gpu: None) -> None:
-    with pytest.raises(BackendUnavailable, match="no nvcc found; pip install"):
+    with pytest.raises(BackendUnavailable, match="no nvcc found; `pip install"):
         cuda.check()
 
 
@@ -158,3 +168,118 @@ def test_a_host_compiler_that_does_not_run_is_named(
         nvcc.check_host_compiler("g++")
     assert path in str(caught.value) and "CXX" in str(caught.value)
     assert ("marker: this compiler is out of order" in str(caught.value)) == (name == "fails")
+
+
+def program(path: Path, text: str = 'exec "$@"') -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def tools(tmp_path: Path, gxx: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with a launcher `mycache` and a compiler `mine++`; no CXX, no CC."""
+    program(tmp_path / "mycache")
+    program(tmp_path / "mine++", f'exec {gxx} "$@"')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    return tmp_path
+
+
+def test_without_cxx_nvcc_takes_its_own_default(tools: Path) -> None:
+    assert nvcc.host_compiler_flags() == []
+    assert nvcc.check_host_compiler("c++") == shutil.which("c++")
+
+
+@pytest.mark.parametrize(
+    ("cxx", "options"),
+    [
+        ("./mine++", []),
+        ("./mycache ./mine++", []),
+        ("./mine++ -O1", ["-O1"]),
+        ("./mycache ./mycache ./mine++ -Wl,-s '-DA=b c'", ["-Wl\\,-s", "'-DA=b c'"]),
+    ],
+)
+def test_cxx_may_hold_a_launcher_and_options(
+    cxx: str, options: list[str], tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", cxx)
+    path = str(tools / "mine++")
+    expected = ["-ccbin", path, *(word for option in options for word in ("-Xcompiler", option))]
+    assert nvcc.host_compiler_flags() == expected
+    assert nvcc.check_host_compiler("g++") == path
+
+
+def test_what_nvcc_cannot_start_is_refused(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "env A=1 g++")
+    with pytest.raises(BuildError, match=r"CXX is 'env A=1 g\+\+', .*'A=1' is neither; set CXX"):
+        nvcc.host_compiler_flags()
+
+
+def test_an_open_quote_in_cxx_is_named(
+    tools: Path, scale_text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "g++ 'x")
+    with pytest.raises(BuildError, match=r"CXX is \"g\+\+ 'x\".*no closing quotation.*correct"):
+        nvcc.host_compiler_flags()
+    with pytest.raises(BackendUnavailable, match=r"CXX is \"g\+\+ 'x\""):
+        build(scale_text, "emulator")
+
+
+CXX = "./mycache ./mine++ -DNOTHING=0 '-DZERO=(0 + 0)'"
+
+
+def with_macro(text: str) -> str:
+    """A text that compiles only with the options of CXX."""
+    return text.replace("factor * x[i]", "(factor + ZERO + NOTHING) * x[i]")
+
+
+@pytest.mark.parametrize("backend", ["emulator", "compile"])
+def test_every_backend_takes_the_same_cxx(
+    backend: str,
+    tools: Path,
+    cache_root: Path,
+    scale_text: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if backend == "compile":
+        request.getfixturevalue("compiler")
+    monkeypatch.setenv("CXX", CXX)
+    assert build(with_macro(scale_text), backend).name == "kernel"
+
+
+def test_flags_of_the_environment_are_part_of_the_key(
+    cache_root: Path, compiler: nvcc.Nvcc, scale_text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = scale_text.replace(
+        "  int i", "  __shared__ volatile float tile[SIZE]; tile[0] = n;\n  int i"
+    )
+    for variable, size in (("PREPEND", 32), ("APPEND", 64), ("APPEND", 128)):
+        monkeypatch.delenv("NVCC_PREPEND_FLAGS", raising=False)
+        monkeypatch.setenv(f"NVCC_{variable}_FLAGS", f"-DSIZE={size}")
+        report = build(text, "compile")
+        assert isinstance(report, CompileReport)
+        assert report["scale_kernel"].shared == 4 * size
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "NVCC_PREPEND_FLAGS",
+        "NVCC_APPEND_FLAGS",
+        "CPATH",
+        "CPLUS_INCLUDE_PATH",
+        "C_INCLUDE_PATH",
+        "CXX",
+        "CC",
+    ],
+)
+def test_the_gpus_key_follows_the_environment(
+    variable: str, tools: Path, scale_text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toolkit = nvcc.Nvcc(tools / "nvcc", tools, (13, 0))
+    key = cuda._key(load(scale_text), toolkit, [])
+    monkeypatch.setenv(variable, str(tools / "mine++"))
+    assert cuda._key(load(scale_text), toolkit, []) != key
