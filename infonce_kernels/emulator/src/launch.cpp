@@ -1,5 +1,6 @@
 #include "launch.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace cuemu {
@@ -81,7 +82,12 @@ int Launch::shared_offset(SharedVariable* variable) {
   const size_t end = offset + variable->size;
   if (end > kStaticSharedLimit || end + config.dynamic_shared > kTotalSharedLimit) return -1;
   static_shared_ = end;
-  return shared_offsets_[variable] = static_cast<int>(offset);
+  // A wider alignment than a zone's keeps the variable at a multiple of it.
+  const size_t zone = std::max(kRedZone, variable->alignment);
+  if (red_zones_ + zone <= kRedZones) red_zones_ += zone;
+  const size_t place =
+      (offset + red_zones_ + variable->alignment - 1) / variable->alignment * variable->alignment;
+  return shared_offsets_[variable] = static_cast<int>(place);
 }
 
 }  // namespace cuemu

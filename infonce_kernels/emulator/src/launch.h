@@ -30,6 +30,10 @@ enum ErrorCode {
 constexpr unsigned kMaxThreads = 1024;                   // a block
 constexpr size_t kStaticSharedLimit = 48 * 1024;         // bytes a block
 constexpr size_t kTotalSharedLimit = 227 * 1024;         // bytes a block, static and dynamic
+// Between the static variables lie red zones, as wide as the 32 banks of 4 bytes: every variable
+// keeps its bank. They do not count as shared memory. What more zones would need is saved.
+constexpr size_t kRedZone = 128;
+constexpr size_t kRedZones = 16 * 1024;
 
 struct Site {
   const char* file = nullptr;
@@ -106,6 +110,7 @@ class Launch {
   std::atomic<uint64_t> next_{0}, abort_from_{kNever}, finished_prefix_{0};
   std::atomic<StopReason> stop_reason_{StopReason::kNone};
   std::atomic<size_t> static_shared_{0};
+  size_t red_zones_ = 0;  // bytes
   uint64_t stride_ = 1, shift_ = 0;  // of the seeded block order
   uint64_t failure_sequence_ = kNever;
   std::mutex mutex_;

@@ -15,8 +15,15 @@ thread_local Worker* current_worker;
 
 const size_t page_size = static_cast<size_t>(sysconf(_SC_PAGESIZE));  // 4, 16 or 64 KiB
 const size_t slot_size = page_size + kStackSize;                      // a guard page and a stack
-const size_t arena_size =
-    (kStaticSharedLimit + kTotalSharedLimit + 128 + page_size - 1) / page_size * page_size;
+constexpr size_t kLastZone = 2048;  // bytes after the last static variable, to catch a wide overrun
+constexpr size_t kGuard = 1 << 20;  // bytes around static and dynamic memory, closed to everybody
+// What a red zone holds, 16 bits at a time: a NaN as float, double, half or bfloat16, so that a read
+// shows, and not what code writes by chance.
+constexpr uint16_t kZonePattern = 0xffed;
+static size_t whole_pages(size_t size) { return (size + page_size - 1) / page_size * page_size; }
+const size_t static_size = whole_pages(kStaticSharedLimit + kRedZones + kLastZone);
+const size_t dynamic_size = whole_pages(kTotalSharedLimit + 128);
+const size_t arena_size = static_size + kGuard + dynamic_size;
 constexpr unsigned kAtomicsBeforeYield = 256;
 constexpr int kPoison = 0xff;  // a NaN as float, double or half; -1 as an integer
 
@@ -34,17 +41,35 @@ static const char* name_of(int operation) {
                                 : "__syncwarp()";
 }
 
+static std::string describe(const SharedVariable& variable) {
+  if (variable.elements == 0) return std::string(variable.name) + ", a variable in shared memory,";
+  return std::string(variable.name) + ", an array of " + plural(variable.elements, "element") +
+         " in shared memory,";
+}
+
+static char zone_byte(const char* place) {
+  return static_cast<char>(kZonePattern >> (reinterpret_cast<uintptr_t>(place) % 2 * 8));
+}
+
+static const char* first_spoiled(const char* begin, const char* end) {
+  for (const char* p = begin; p < end; ++p)
+    if (*p != zone_byte(p)) return p;
+  return nullptr;
+}
+
 // ---- memory ------------------------------------------------------------------------------------
 
 Worker::Worker() : signal_stack_(allocate_signal_stack()) {
-  arena_ = static_cast<char*>(mmap(nullptr, arena_size + page_size, PROT_READ | PROT_WRITE,
-                                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  mprotect(arena_ + arena_size, page_size, PROT_NONE);
+  char* memory = static_cast<char*>(mmap(nullptr, kGuard + arena_size + kGuard, PROT_NONE,
+                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  arena_ = memory + kGuard;
+  mprotect(arena_, static_size, PROT_READ | PROT_WRITE);
+  mprotect(arena_ + static_size + kGuard, dynamic_size, PROT_READ | PROT_WRITE);
 }
 
 Worker::~Worker() {
   if (stacks_) munmap(stacks_, reserved_ * slot_size);
-  munmap(arena_, arena_size + page_size);
+  munmap(arena_ - kGuard, kGuard + arena_size + kGuard);
   free_signal_stack(signal_stack_);
 }
 
@@ -85,10 +110,70 @@ void* Worker::static_shared(SharedVariable* variable, Site site) {
              "(use extern __shared__ for more than 49152)",
          site);
   }
-  memset(arena_ + offset, kPoison, variable->size);
+  const auto place = std::find_if(placed_.begin(), placed_.end(), [&](const Placed& other) {
+    return other.address > arena_ + offset;
+  });
+  const size_t index = place - placed_.begin();
+  placed_.insert(place, {arena_ + offset, variable});
+  prepare_variable(index);
   if (shared_cache_.size() <= unsigned(new_id)) shared_cache_.resize(new_id + 1);
   shared_cache_[new_id] = {launch_->number, offset};
   return arena_ + offset;
+}
+
+// ---- red zones ---------------------------------------------------------------------------------
+// What lies between the variables of shared memory is filled with a pattern, and looked at when the
+// block has ended: only pages can be watched while it runs.
+
+void Worker::fill_zone(char* begin, char* end) {
+  for (char* p = begin; p < end; ++p) *p = zone_byte(p);
+}
+
+// The start of the red zone before the first static variable.
+char* Worker::first_zone() const {
+  return std::max(arena_, placed_[0].address - kRedZone);
+}
+
+// The end of the red zone behind the static variable in this place.
+char* Worker::zone_end(size_t place) const {
+  const char* end = placed_[place].address + placed_[place].variable->size;
+  const char* limit = end + kLastZone;
+  if (place + 1 < placed_.size()) limit = std::min<const char*>(limit, placed_[place + 1].address);
+  return const_cast<char*>(limit);
+}
+
+void Worker::prepare_variable(size_t place) {
+  const Placed& own = placed_[place];
+  memset(own.address, kPoison, own.variable->size);
+  fill_zone(own.address + own.variable->size, zone_end(place));
+  if (place == 0) fill_zone(first_zone(), own.address);
+}
+
+void Worker::check_red_zones() {
+  if (!placed_.empty() && first_spoiled(first_zone(), placed_[0].address))
+    return record_overrun(placed_[0].variable, "before its start");
+  for (size_t i = 0; i < placed_.size(); ++i) {
+    const char* begin = placed_[i].address + placed_[i].variable->size;
+    const char* end = zone_end(i);
+    const char* spoiled = first_spoiled(begin, end);
+    if (!spoiled) continue;
+    const bool is_next = i + 1 < placed_.size() && end == placed_[i + 1].address &&
+                         spoiled - begin > end - spoiled;
+    return is_next ? record_overrun(placed_[i + 1].variable, "before its start")
+                   : record_overrun(placed_[i].variable, "past its end");
+  }
+  if (first_spoiled(dynamic_end(), arena_ + arena_size)) record_overrun(nullptr, "past its end");
+}
+
+void Worker::record_overrun(const SharedVariable* variable, const char* how) {
+  if (!variable)
+    return record_failure({kIllegalAddress,
+                           "dynamic shared memory (" +
+                               plural(launch_->config.dynamic_shared, "byte") +
+                               " at this launch) was written " + how,
+                           {launch_->config.file, launch_->config.line}});
+  record_failure({kIllegalAddress, describe(*variable) + " was written " + how + "; it is declared",
+                  {variable->file, variable->line}});
 }
 
 // ---- the scheduler -----------------------------------------------------------------------------
@@ -106,11 +191,13 @@ void Worker::run(Launch& launch) {
   last_warning_ = {};
   reserve(threads_);
   // Dynamic shared memory ends at the guard page: running off its end is an illegal address.
+  placed_.clear();
   dynamic_shared_ =
       arena_ + (arena_size - launch.config.dynamic_shared) / 128 * 128;
   current_worker = this;
   while (launch.take_block(&sequence_)) {
     run_block();
+    if (!dead_) check_red_zones();
     launch.finish_block(sequence_);
   }
   current_worker = nullptr;
@@ -131,7 +218,8 @@ void Worker::start_block() {
   const uint64_t seed = launch_->seed ? mix(launch_->seed ^ mix(sequence_)) : 0;
   shuffle_order(lane_order_, 32, seed);
   shuffle_order(warp_order_, warp_count_, seed);
-  memset(arena_, kPoison, launch_->static_shared());
+  for (size_t i = 0; i < placed_.size(); ++i) prepare_variable(i);
+  fill_zone(dynamic_end(), arena_ + arena_size);
   memset(dynamic_shared_, kPoison, launch_->config.dynamic_shared);
 
   const dim3 block = launch_->config.block;
@@ -449,9 +537,15 @@ std::string Worker::describe_address(const void* address) const {
   const char* p = static_cast<const char*>(address);
   if (p < reinterpret_cast<char*>(page_size)) return std::string(text) + " (a null pointer?)";
   const char* end = arena_ + arena_size;
-  if (p >= end && p < end + page_size)
+  if (p >= end && p < end + kGuard)
     return std::string(text) + ": past the end of dynamic shared memory (" +
            plural(launch_->config.dynamic_shared, "byte") + " at this launch)";
+  if (p >= arena_ + static_size && p < arena_ + static_size + kGuard && !placed_.empty())
+    return std::string(text) + ": past the end of static shared memory, where " +
+           describe(*placed_.back().variable) + " is the last";
+  if (p < arena_ && p >= arena_ - kGuard)
+    return std::string(text) + ": before the start of static shared memory" +
+           (placed_.empty() ? "" : ", where " + describe(*placed_[0].variable) + " is the first");
   return text;
 }
 

@@ -100,6 +100,13 @@ class Worker {
   void record_deadlock();
   void record_stop(const Fiber& last);
   std::string waiting_threads() const;
+  void fill_zone(char* begin, char* end);
+  void prepare_variable(size_t place);
+  char* first_zone() const;
+  char* zone_end(size_t place) const;
+  char* dynamic_end() const { return dynamic_shared_ + launch_->config.dynamic_shared; }
+  void check_red_zones();
+  void record_overrun(const SharedVariable* variable, const char* how);
   std::string describe_address(const void* address) const;
   Warp& warp_of(const Fiber& fiber) { return warps_[fiber.linear / 32]; }
   static unsigned bit(const Fiber& fiber) { return 1u << (fiber.linear % 32); }
@@ -107,12 +114,17 @@ class Worker {
   char* signal_stack_;
   char* stacks_ = nullptr;
   unsigned reserved_ = 0;   // stacks
-  char* arena_;             // static shared memory, then dynamic, then a guard page
+  char* arena_;             // static shared memory, then dynamic; guard pages around both
   char* dynamic_shared_ = nullptr;
   Context scheduler_;
   std::vector<Fiber> fibers_;
   Warp warps_[kMaxThreads / 32];
   unsigned char lane_order_[32], warp_order_[kMaxThreads / 32];
+  struct Placed {
+    char* address;
+    SharedVariable* variable;
+  };
+  std::vector<Placed> placed_;  // the static variables that this launch has used here, in order
   std::vector<std::pair<uint64_t, int>> shared_cache_;  // by variable: launch number, offset
 
   // The launch, the block and the thread that run now.

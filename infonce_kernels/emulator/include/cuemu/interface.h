@@ -38,6 +38,9 @@ struct LaunchConfig {
 struct SharedVariable {
   const char* name;
   size_t size, alignment;  // bytes
+  size_t elements;         // of an array; 0 if it is none
+  const char* file;        // of the declaration
+  int line;
   int id;
 };
 

@@ -7,6 +7,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include <type_traits>
+
 #include "interface.h"
 
 #define __global__ __attribute__((noinline))  // so that an error can name the line in it
@@ -55,7 +57,10 @@ inline void launch(LaunchConfig config, Kernel kernel, Arguments... arguments) {
 // alignment of 0 is that of the type.
 template <class T, class Site>
 inline T& shared(const char* name, size_t alignment, const char* file, int line) {
-  static SharedVariable variable{name, sizeof(T), alignment ? alignment : alignof(T), -1};
+  constexpr size_t elements =
+      std::is_array_v<T> ? sizeof(T) / sizeof(std::remove_all_extents_t<T>) : 0;
+  static SharedVariable variable{
+      name, sizeof(T), alignment ? alignment : alignof(T), elements, file, line, -1};
   return *static_cast<T*>(cuemu_static_shared(&variable, file, line));
 }
 
