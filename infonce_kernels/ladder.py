@@ -86,5 +86,6 @@ _BY_NAME = {rung.name: rung for rung in LADDER}
 def rung(name: str) -> Rung:
     """The rung called `name`. Raises ValueError naming those there are."""
     if name not in _BY_NAME:
-        raise ValueError(f"rung={name!r} is not on the ladder; there are {', '.join(_BY_NAME)}")
+        shown = repr(name)[:40]  # it may be a whole kernel text
+        raise ValueError(f"rung={shown} is not on the ladder; there are {', '.join(_BY_NAME)}")
     return _BY_NAME[name]

@@ -190,7 +190,11 @@ backward = torch.ops.infonce_kernels.backward.default
 
 
 class _Losses(torch.autograd.Function):
-    """An autograd.Function and not `register_autograd`, which `torch.func.grad` refuses."""
+    """An autograd.Function and not `register_autograd`, which `torch.func.grad` refuses.
+
+    Where gradients are to be differentiated again (`create_graph=True`, and always in `torch.func`)
+    they are PyTorch's closed form, and the rung's own backward does not run.
+    """
 
     generate_vmap_rule = True
 

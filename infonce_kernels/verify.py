@@ -110,16 +110,15 @@ class Report(list[Check]):
 
     def __repr__(self) -> str:
         rows = [("rung", "backend", "pass", "max error", "limit", "worst at", "verdict")]
-        rows += [
-            (c.rung, c.backend, c.pass_, f"{c.error:.1e}", f"{c.limit:.0e}", c.problem, c.verdict)
-            for c in self
-        ]
-        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
-        return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+        for c in self:
+            verdict = "failed" if c.trouble else c.verdict
+            error, limit = f"{c.error:.1e}", f"{c.limit:.0e}"
+            rows.append((c.rung, c.backend, c.pass_, error, limit, c.problem, verdict))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        rule = "-" * max(map(len, lines))
+        troubles = [f"{c.rung} on {c.backend}: {c.trouble}" for c in self if c.trouble]
+        return "\n".join([lines[0], rule, *lines[1:], *troubles])
 
 
 def verify(

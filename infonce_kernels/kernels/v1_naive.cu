@@ -3,7 +3,7 @@
 // Eager PyTorch (v0) hides what the GPU does behind a dozen library kernels. This rung writes every step of the loss as
 // the simplest kernel that is right: a thread computes one number, alone, from global memory.
 //
-// Forward: 5 launches. 2 B N D FLOPs and about 4 (3 B N + (B + N) D) bytes if every cache were perfect. It is far from
+// Forward: 5 launches. 2 B N D FLOPs and about 4 (3 B N + (3 B + N) D) bytes if every cache were perfect. It is far from
 // that: neighbouring threads take neighbouring queries, so a warp's loads lie D floats apart and touch 32 sectors of
 // 32 bytes where 4 would do. Limit: memory transactions, not arithmetic.
 // Backward: 5 launches, 4 B N D FLOPs, with the same fault.
@@ -15,7 +15,7 @@ static unsigned blocks_for(long long outputs) { return static_cast<unsigned>((ou
 
 __device__ long long output_index() { return static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; }
 
-// ---- forward ---------------------------------------------------------------------------------------------------------
+// ---- forward --------------------------------------------------------------------------------------------------------
 
 // One thread a similarity. Threads of a warp differ in i: query is read with a stride of D, similarities written with a
 // stride of N; all of a warp reads the same element of negatives.
@@ -89,7 +89,7 @@ extern "C" cudaError_t infonce_forward(const float* query, const float* positive
   return cudaGetLastError();
 }
 
-// ---- backward --------------------------------------------------------------------------------------------------------
+// ---- backward -------------------------------------------------------------------------------------------------------
 
 // One thread a similarity: G_ij = d loss / d similarity_ij = grad_loss_i w_i share_ij / tau.
 __global__ void grad_similarities_kernel(const float* grad_loss, const float* similarities,

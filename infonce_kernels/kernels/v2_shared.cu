@@ -14,7 +14,7 @@
 constexpr int kTile = 32;      // a block of 32 x 32 threads computes a 32 x 32 tile of a product
 constexpr int kThreads = 256;  // a block of 256 threads reduces a row
 
-// ---- matrix products through shared memory ---------------------------------------------------------------------------
+// ---- matrix products through shared memory --------------------------------------------------------------------------
 
 // c (M, N) = a (M, K) b (K, N). A transposed operand lies in memory as (K, M) or (N, K), row after row. In either case
 // threadIdx.x runs along the rows in memory, so neighbouring threads read neighbouring floats: 32 of them are 4 sectors,
@@ -65,7 +65,7 @@ static void launch_product(const float* a, const float* b, float* c, int M, int 
       <<<static_cast<unsigned>(tiles), dim3(kTile, kTile), 0, stream>>>(a, b, c, M, N, K);
 }
 
-// ---- reductions through shared memory --------------------------------------------------------------------------------
+// ---- reductions through shared memory -------------------------------------------------------------------------------
 
 struct Sum {
   template <class T>
@@ -107,7 +107,7 @@ __device__ CosineSums cosine_sums(const float* query, const float* positive, siz
           block_reduce(sums.positive_squared, shared, Sum{})};
 }
 
-// ---- forward: one block a query --------------------------------------------------------------------------------------
+// ---- forward: one block a query -------------------------------------------------------------------------------------
 
 __global__ void positive_kernel(const float* query, const float* positive, float* positive_logits, int D,
                                 Temperature temperature) {
@@ -158,7 +158,7 @@ extern "C" cudaError_t infonce_forward(const float* query, const float* positive
   return cudaGetLastError();
 }
 
-// ---- backward --------------------------------------------------------------------------------------------------------
+// ---- backward -------------------------------------------------------------------------------------------------------
 
 // One block a query: its row of G, G_ij = d loss / d similarity_ij = grad_loss_i w_i share_ij / tau, and, on the way, its
 // part of d loss / d tau = -w (sum_j share_j s_j - s+) / tau. The caller adds the parts up.

@@ -5,7 +5,7 @@
 // (torch.matmul, before this file is called), and one block of 256 threads a query finishes the loss in one launch:
 // positive logit, maximum, sum of exponentials, loss, each a reduction in shared memory, and thread 0 alone writes.
 //
-// Forward: 2 launches. 2 B N D FLOPs and 4 (3 B N + (2 B + N) D) bytes: the (B, N) matrix is written by cuBLAS and read
+// Forward: 2 launches. 2 B N D FLOPs and 4 (3 B N + (3 B + N) D) bytes: the (B, N) matrix is written by cuBLAS and read
 // twice here. Limit: at small sizes the launches, at large ones the product and then the traffic of that matrix.
 // Backward: 1 launch and 2 products by cuBLAS, 4 B N D FLOPs. Forward keeps one float a query, so backward repeats the
 // reductions: two more passes over the matrix.

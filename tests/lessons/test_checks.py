@@ -106,6 +106,7 @@ def test_wrong_log_sum_exps(changes, hint):
         ([("float sum = 0.0f;", "if (t >= columns) return;\n  float sum = 0.0f;")], "nan"),
         ([("row[j];", "row[j] == row[j] ? row[j] : 0.0f;")], "NaN"),
         ([("if (t == 0) sums[", "sums[t + 0 * ")], "illegal address"),
+        ([("stride];\n    __syncthreads();", "stride], __syncthreads();")], "before __syncthreads"),
     ],
 )
 def test_wrong_row_sums(changes, hint):
