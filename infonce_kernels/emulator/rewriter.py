@@ -2,8 +2,9 @@
 
 A C++ compiler cannot parse three things of CUDA: a launch ``k<<<grid, block>>>(x)``, a
 ``__shared__`` variable, and an ``extern __shared__`` array. :func:`rewrite` turns them into calls
-of ``include/cuemu/language.h`` and leaves every other character where it is, so that the compiler's
-messages, the debugger's lines and the emulator's errors name the lines of the learner's file.
+of ``include/cuemu/language.h`` and puts a guard against faults into every launcher. Every other
+character stays where it is, so that the compiler's messages, the debugger's lines and the
+emulator's errors name the lines of the learner's file.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ function that a macro defines, or whose qualifiers a macro hides, is passed over
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from infonce_kernels.emulator.tokens import Token
@@ -310,14 +310,22 @@ def run_time_size(
     if function is None:
         return None
     before = [t.text for t in tokens[function.body : index] if not t.is_blank]
-    for word in re.findall(r"[A-Za-z_]\w*", size):
-        if _RUN_TIME.fullmatch(word) or _is_parameter(function, word):
-            return word
-        if any(before[i + 1 : i + 2] == ["="] for i in _uses(before, word)) and not any(
-            _is_constant(before, i) for i in _uses(before, word)
-        ):
-            return word
-    return None
+    words = re.findall(r"[A-Za-z_]\w*", size)
+    return next((word for word in words if _is_run_time(function, before, word)), None)
+
+
+def _is_run_time(function: Function, before: list[str], word: str) -> bool:
+    """Whether the word is a built-in variable, a parameter, or a variable that depends on one."""
+    if _RUN_TIME.fullmatch(word) or _is_parameter(function, word):
+        return True
+    for i, text in enumerate(before[:-1]):
+        if text == word and before[i + 1] == "=":
+            end = before.index(";", i) if ";" in before[i:] else len(before)
+            depends = any(
+                _is_run_time(function, before[:i], other) for other in before[i + 2 : end]
+            )
+            return depends or not _is_constant(before, i)
+    return False
 
 
 def _is_parameter(function: Function, word: str) -> bool:
@@ -327,10 +335,6 @@ def _is_parameter(function: Function, word: str) -> bool:
         head[i] == word and head[i + 1] in (",", ")") and re.fullmatch(r"\w+", head[i - 1])
         for i in range(begin + 2, len(head) - 1)
     )
-
-
-def _uses(texts: list[str], word: str) -> Iterator[int]:
-    return (i for i, text in enumerate(texts) if text == word)
 
 
 def _is_constant(texts: list[str], i: int) -> bool:

@@ -181,6 +181,8 @@ def test_braces_that_do_not_balance(text: str, message: str) -> None:
         ("int n", "__shared__ float s[4][2 * n];", "n"),
         ("", "__shared__ float s[blockDim.x];", "blockDim"),
         ("", "int m = 3; __shared__ float s[m];", "m"),
+        ("int n", "const int m = n + 1, j = 2; __shared__ float s[m];", "m"),
+        ("", "const int m = blockDim.x; __shared__ float s[m];", "m"),
     ],
 )
 def test_a_shared_array_of_run_time_size(head: str, body: str, word: str) -> None:

@@ -100,7 +100,6 @@ class Worker {
   void record_deadlock();
   void record_stop(const Fiber& last);
   std::string waiting_threads() const;
-  void fill_zone(char* begin, char* end);
   void prepare_variable(size_t place);
   char* first_zone() const;
   char* zone_end(size_t place) const;
