@@ -101,7 +101,7 @@ def _print_report(report: Report) -> None:
     console = Console()
     limits = ", ".join(f"{pass_} {limit:.0e}" for pass_, limit in LIMITS.items())
     console.print(f"Largest error against float64 (limits: {limits}):", highlight=False)
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for heading in ("rung", "backend", "pass", "max error", "worst at"):
         table.add_column(heading, no_wrap=True)
     table.add_column("verdict")

@@ -61,8 +61,8 @@ PROBLEMS = (
     Problem("one negative", 5, 3, 1),
     Problem("not normalised", 7, 40, 300, kind="plain"),
     Problem("small temperature", 17, 33, 129, temperature=0.005),
-    Problem("one logit dominates", 5, 24, 600, temperature=0.004, kind="peaks"),
-    Problem("all logits far below 0", 6, 24, 70, temperature=0.005, kind="far"),
+    Problem("one dominates", 5, 24, 600, temperature=0.004, kind="peaks"),
+    Problem("far below zero", 6, 24, 70, temperature=0.005, kind="far"),
     Problem("original", 256, 512, 2560),
 )
 # In the emulator small problems also run with their threads in other orders, where races show.

@@ -436,6 +436,7 @@ def test_second_derivatives(rung, device):
 
 @pytest.mark.parametrize(("rung", "device"), EVERY_PATH)
 def test_torch_compile_with_gradient_and_a_new_shape(rung, device):
+    torch.compiler.reset()  # other rungs have compiled the same lambda before
     compiled = torch.compile(
         lambda *x: info_nce(*x, rung=rung), backend="aot_eager", fullgraph=True
     )
@@ -454,6 +455,7 @@ def test_torch_compile_with_gradient_and_a_new_shape(rung, device):
 @pytest.mark.parametrize(("rung", "device"), EVERY_PATH)
 def test_torch_compile_keeps_the_precision_asked_for(rung, device):
     operands = draw(8, 30, 256, device)
+    torch.compiler.reset()  # other rungs have compiled the same lambda before
     compiled = torch.compile(
         lambda *x: info_nce(*x, rung=rung, precision="fp32"), backend="aot_eager", fullgraph=True
     )

@@ -60,9 +60,9 @@ def build(
     name: what messages call the text; for a rung or a file its own name by default.
     arch: for "compile", the architecture: "sm_90" (default), "sm_80", "sm_90a", ...
 
-    Raises BuildError with the compiler's first error at the learner's own line, BackendUnavailable
-    with the remedy, emulator.UnsupportedFeature for what the emulator cannot run, TypeError,
-    ValueError or FileNotFoundError for a source that is none. A failed build leaves nothing behind.
+    Raises BuildError with the compiler's first error at the learner's own line, or with what the
+    emulator cannot run; BackendUnavailable with the remedy; TypeError, ValueError or
+    FileNotFoundError for a source that is none. A failed build leaves nothing behind.
     """
     return build_source(load(source, name), backend, arch=arch)
 
