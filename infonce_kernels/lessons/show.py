@@ -52,7 +52,10 @@ def function_text(text: str, name: str) -> str:
     if not starts:
         raise ValueError(f"no function {name!r} is defined in this text")
     start = starts[0]
-    end = next(k for k in range(start, len(lines)) if lines[k] == "}") + 1
+    end, depth = start, 0
+    while depth > 0 or "{" not in "".join(lines[start:end]):
+        depth += lines[end].count("{") - lines[end].count("}")
+        end += 1
     while start > 0 and lines[start - 1].startswith(("//", "template", "__global__")):
         start -= 1
     return "\n".join(lines[start:end])

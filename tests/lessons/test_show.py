@@ -22,6 +22,8 @@ __global__ void __launch_bounds__(32)
   add<1>(x);
 }
 
+__device__ int one_line() { return 1; }
+
 void declared(int);
 """
 
@@ -33,6 +35,7 @@ def test_a_function_comes_with_its_comment_and_its_whole_body():
     )
     assert show.function_text(TEXT, "wrapped").startswith("__global__ void __launch_bounds__(32)\n")
     assert show.function_text(TEXT, "wrapped").endswith("add<1>(x);\n}")
+    assert show.function_text(TEXT, "one_line") == "__device__ int one_line() { return 1; }"
 
 
 @pytest.mark.parametrize("name", ["missing", "declared", "ad"])
