@@ -1,4 +1,5 @@
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -8,6 +9,18 @@ from hypothesis import settings
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", parent=settings.get_profile("here"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+# Whether a test's own part passed, for fixtures that ask afterwards.
+PASSED_CALL = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[PASSED_CALL] = report.passed
+    return report
 
 
 def no_cuda() -> str | None:

@@ -1,27 +1,56 @@
 """The committed lessons: form, outputs under nbval, cells under nbclient, exercises."""
 
 import copy
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 from nbformat import NotebookNode
 
-from infonce_kernels.lessons import NOTEBOOKS, committed
+from infonce_kernels.lessons import NOTEBOOKS, OUTPUT, ROOT, committed
 from infonce_kernels.lessons.exercises import NOT_YET, PASSED, find, judge
 from infonce_kernels.lessons.form import CHECKS, SANITIZER
 from infonce_kernels.lessons.kernel import run_notebook
 from infonce_kernels.lessons.sync import out_of_step, pairs
+from tests.conftest import PASSED_CALL
 
 # Seconds a cell may take: while kernels still have to be compiled, and after.
 COLD, WARM = 120, 30
 
 each_lesson = pytest.mark.parametrize("path", committed(), ids=lambda path: path.stem)
+
+
+@pytest.fixture
+def unless_unchanged(request: pytest.FixtureRequest, path: Path) -> Iterator[None]:
+    """Skips a lesson that has passed here and has not changed since, nor anything it stands on.
+
+    The lessons take most of the time of a run. `make clean` forgets what has passed.
+    """
+    stamp = OUTPUT / "tested" / f"{request.node.originalname}-{path.stem}-{fingerprint(path)}"
+    if stamp.exists():
+        pytest.skip("it passed before, and nothing has changed since")
+    yield
+    if request.node.stash.get(PASSED_CALL, False):
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.touch()
+
+
+def fingerprint(path: Path) -> str:
+    """Hash over the notebook, the package, the tests of notebooks and what runs them."""
+    here = (sys.version, torch.__version__, torch.cuda.is_available(), os.environ.get("CXX"))
+    digest = hashlib.sha256(repr(here).encode())
+    package = (p for p in (ROOT / "infonce_kernels").rglob("*") if p.suffix not in (".pyc", ""))
+    pinned = (ROOT / "constraints.txt", ROOT / "pyproject.toml", Path(__file__))
+    for file in sorted([path, *package, *pinned]):
+        digest.update(file.relative_to(ROOT).as_posix().encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def nbval(path: Path, folder: Path, cache: Path) -> subprocess.CompletedProcess[str]:
@@ -63,6 +92,7 @@ def test_form(path: Path, check: Callable[[NotebookNode], list[str]]) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("unless_unchanged")
 @each_lesson
 def test_lesson_runs_cold_under_nbval_then_warm_and_twice(path: Path, tmp_path: Path) -> None:
     cache, folder = tmp_path / "cache", tmp_path / "elsewhere"
@@ -73,6 +103,7 @@ def test_lesson_runs_cold_under_nbval_then_warm_and_twice(path: Path, tmp_path: 
     run_twice(nbformat.read(path, as_version=4), path.stem, folder, cache)
 
 
+@pytest.mark.usefixtures("unless_unchanged")
 @each_lesson
 def test_exercises_stub_fails_and_solution_passes(path: Path) -> None:
     exercises = find(nbformat.read(path, as_version=4), path.stem)
