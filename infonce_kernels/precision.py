@@ -35,13 +35,15 @@ def product(a: Tensor, b: Tensor, precision: str | None) -> Tensor:
         # It would lower the product to half precision, in a backward pass inside it too.
         with torch.autocast(a.device.type, enabled=False):
             return product(a, b, precision)
-    if precision in ("ieee", "fp32") and not _is_ieee(a.device.type):
-        return _split_product(a, b) if a.is_cuda else (a.double() @ b.double()).to(a.dtype)
-    return a @ b
+    # Float64 has no lower setting, and its bits are not float32's to split.
+    follows_setting = precision not in ("ieee", "fp32") or a.dtype == torch.float64
+    if follows_setting or _is_ieee(a.device.type):
+        return a @ b
+    return _split_product(a, b) if a.is_cuda else (a.double() @ b.double()).float()
 
 
 def _is_ieee(device_type: str) -> bool:
-    """Whether PyTorch's product is accurate. A compiled program outlives the setting: not sure."""
+    """Whether PyTorch's product is accurate now; a compiled program may outlive the setting."""
     return not torch.compiler.is_compiling() and pytorch_setting(device_type) == "ieee"
 
 

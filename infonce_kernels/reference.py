@@ -122,11 +122,13 @@ def gradients(
     precision: str | None,
     wanted: tuple[bool, bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of sum_i grad_loss_i loss_i in closed form, for those wanted; differentiable
-    themselves.
+    """The wanted gradients of sum_i grad_loss_i loss_i in closed form, differentiable themselves.
 
-    With P_ij = exp(s-_ij - L_i) and w_i = sigmoid(L_i - s+_i): d loss_i / d s-_ij = w_i P_ij, d
-    loss_i / d s+_i = -w_i and d loss_i / d tau = -w_i (sum_j P_ij s-_ij - s+_i) / tau.
+    With P_ij = exp(s-_ij - L_i) and w_i = sigmoid(L_i - s+_i)::
+
+        d loss_i / d s-_ij = w_i P_ij
+        d loss_i / d s+_i  = -w_i
+        d loss_i / d tau   = -w_i (sum_j P_ij s-_ij - s+_i) / tau
     """
     cosine, query_norm, positive_norm = _cosine(query, positive)
     positive_logit = cosine / temperature
@@ -136,10 +138,8 @@ def gradients(
     grad_similarities = weight.unsqueeze(1) * shares / temperature
 
     grad_query = grad_positive = grad_negatives = grad_temperature = None
-    unit_query, unit_positive = (
-        query / query_norm.unsqueeze(1),
-        positive / positive_norm.unsqueeze(1),
-    )
+    unit_query = query / query_norm.unsqueeze(1)
+    unit_positive = positive / positive_norm.unsqueeze(1)
     if wanted[0]:
         finite_negatives = torch.where(negatives.isinf(), 0, negatives)
         direction = unit_positive - _along(unit_query, cosine, query_norm)
@@ -174,18 +174,14 @@ def _sigmoid(x: Tensor) -> Tensor:
 
 
 def _shares(logits: Tensor) -> Tensor:
-    """P_ij: the softmax of each row, with a share of 0 for a logit of -inf even where the whole row
-    is -inf.
-    """
+    """P_ij: the softmax of each row; a logit of -inf has share 0 even in a row of nothing else."""
     absent = logits == -torch.inf
     all_absent = absent.all(1, keepdim=True)
     return torch.where(absent, 0, torch.softmax(torch.where(all_absent, 0, logits), 1))
 
 
 def _along(unit: Tensor, cosine: Tensor, norm: Tensor) -> Tensor:
-    """The part of the cosine's gradient along the vector itself; none where its norm is clamped, a
-    constant.
-    """
+    """The cosine's gradient along the vector itself; none where the norm is clamped, a constant."""
     return torch.where(norm > MINIMUM_NORM, cosine, 0).unsqueeze(1) * unit
 
 

@@ -353,6 +353,22 @@ def test_float64_stays_float64(device):
     assert all(g.dtype == torch.float64 for g in torch.autograd.grad(loss, operands))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_float64_is_exact_under_every_setting(device):
+    operands = draw(6, 20, 33, device, dtype=torch.float64)
+    expected = truth(*operands, 0.1).mean().item()
+    compiled = torch.compile(
+        lambda *x: info_nce(*x, precision="fp32"), backend="aot_eager", fullgraph=True
+    )
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        for loss in (info_nce(*operands, precision="fp32"), compiled(*operands)):
+            assert loss.item() == pytest.approx(expected, rel=1e-13)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
 @pytest.mark.parametrize("rung", KERNELS)
 def test_a_kernel_refuses_float64(rung):
     with pytest.raises(TypeError, match=r"float64.*v0_reference"):
