@@ -12,25 +12,38 @@ FLOAT = 4  # bytes
 
 @dataclass(frozen=True)
 class Cost:
-    """A prediction for a forward pass: its bytes are those that perfect caches would move."""
+    """A prediction: its bytes are those that perfect caches would move."""
 
     launches: int
     flops: int
     bytes: int
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.launches + other.launches, self.flops + other.flops, self.bytes + other.bytes
+        )
 
 
 @dataclass(frozen=True)
 class Rung:
     """One step of the ladder.
 
-    `is_kernel` is false for plain PyTorch. `forward_cost(B, N, D)` predicts a forward pass; the
-    rung's file says where the figures come from.
+    `is_kernel` is false for plain PyTorch. `forward_cost(B, N, D)` predicts a forward pass and
+    `backward_cost(B, N, D)` all three gradients after it; the rung's file says where the figures
+    come from. `tiers` are the precisions of `info_nce` in which the rung computes differently.
     """
 
     name: str
     teaches: str
     forward_cost: Callable[[int, int, int], Cost]
+    backward_cost: Callable[[int, int, int], Cost]
+    tiers: tuple[str, ...] = ("ieee",)
     is_kernel: bool = True
+
+    def cost(self, pass_: str, B: int, N: int, D: int) -> Cost:
+        """The prediction for pass "forward" or "both", forward and backward."""
+        forward = self.forward_cost(B, N, D)
+        return forward + self.backward_cost(B, N, D) if pass_ == "both" else forward
 
     @property
     def source(self) -> str:
@@ -43,7 +56,7 @@ class Rung:
 
 
 def _operands(B: int, N: int, D: int) -> int:
-    """Bytes of query and negatives, once each: what the product of similarities must read."""
+    """Bytes of query and negatives, once each: what a product of similarities must read."""
     return FLOAT * (B + N) * D
 
 
@@ -52,35 +65,69 @@ def _rows(B: int, D: int) -> int:
     return FLOAT * 2 * B * D
 
 
-def _eager(B: int, N: int, D: int) -> Cost:
-    # 18 launches, fills and copies: counted by the profiler of torch 2.11 on an H200. The (B, N)
-    # matrix is written by the product; read and written by cat, the division and log_softmax.
-    return Cost(18, 2 * B * N * D, _operands(B, N, D) + _rows(B, D) + FLOAT * 7 * B * N)
+def _forward(launches: int, passes: int) -> Callable[[int, int, int], Cost]:
+    """A forward pass that carries a (B, N) matrix through memory `passes` times."""
+
+    def cost(B: int, N: int, D: int) -> Cost:
+        moved = _operands(B, N, D) + _rows(B, D) + FLOAT * passes * B * N
+        return Cost(launches, 2 * B * N * D, moved)
+
+    return cost
 
 
-def _separate_kernels(B: int, N: int, D: int) -> Cost:
-    # The (B, N) matrix: written by the product, read for the maximum, read for the sum.
-    return Cost(5, 2 * B * N * D, _operands(B, N, D) + _rows(B, D) + FLOAT * 3 * B * N)
+def _backward(launches: int, passes: int) -> Callable[[int, int, int], Cost]:
+    """Two products, of the (B, N) gradient with either operand; each gradient is written once."""
+
+    def cost(B: int, N: int, D: int) -> Cost:
+        moved = 2 * _operands(B, N, D) + 2 * _rows(B, D) + FLOAT * passes * B * N
+        return Cost(launches, 4 * B * N * D, moved)
+
+    return cost
 
 
-def _fused(B: int, N: int, D: int) -> Cost:
-    return Cost(2, 2 * B * N * D, _operands(B, N, D) + _rows(B, D) + FLOAT * 3 * B * N)
-
-
+# How often a (B, N) matrix passes through memory. Eager forward: written by the product; read and
+# written by cat, the division and log_softmax. Eager backward: written by nll_loss; two read and
+# one written by log_softmax; read and written by the division; read by each product.
+# v1 and v2 forward: written, read for the maximum, read for the sum; backward: read, its gradient
+# written and read twice. v3 repeats the maximum and the sum in backward: two reads more.
+# Launches of PyTorch's own operations were counted by the profiler of torch 2.11 on an H200.
 LADDER = (
     Rung(
         "v0_reference",
         "the loss in PyTorch: what eager launches and moves",
-        _eager,
+        _forward(18, 7),
+        _backward(20, 8),
+        tiers=("ieee", "tf32"),
         is_kernel=False,
     ),
-    Rung("v1_naive", "one thread an output, uncoalesced, in five launches", _separate_kernels),
-    Rung("v2_shared", "tiles and tree reductions in shared memory", _separate_kernels),
-    Rung("v3_fused", "cuBLAS similarities, then one block a query does the rest", _fused),
+    Rung(
+        "v1_naive",
+        "one thread an output, uncoalesced, in five launches",
+        _forward(5, 3),
+        _backward(4, 4),
+    ),
+    Rung(
+        "v2_shared",
+        "tiles and tree reductions in shared memory",
+        _forward(5, 3),
+        _backward(4, 4),
+    ),
+    Rung(
+        "v3_fused",
+        "cuBLAS similarities, then one block a query does the rest",
+        _forward(2, 3),
+        _backward(6, 6),
+        tiers=("ieee", "tf32"),
+    ),
 )
 
 
 _BY_NAME = {rung.name: rung for rung in LADDER}
+
+
+def names() -> tuple[str, ...]:
+    """Names of the rungs, from the simplest to the fastest."""
+    return tuple(_BY_NAME)
 
 
 def rung(name: str) -> Rung:
