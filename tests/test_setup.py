@@ -33,6 +33,11 @@ def direct() -> dict[str, Requirement]:
     return requirements([*PROJECT["dependencies"], *EXTRAS["notebooks"], *EXTRAS["test"]])
 
 
+def optional() -> dict[str, Requirement]:
+    """What only `infonce bench` asks for, where somebody has installed it."""
+    return requirements(EXTRAS["peers"])
+
+
 def pins() -> dict[str, Requirement]:
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     return requirements([line for line in lines if line and not line.startswith("#")])
@@ -45,15 +50,16 @@ def conda() -> dict[str, Requirement]:
 
 
 def test_extras_are_those_compared_here() -> None:
-    assert set(EXTRAS) == {"notebooks", "test", "nvcc"}
+    assert set(EXTRAS) == {"notebooks", "test", "peers", "nvcc"}
 
 
 def test_constraints_pin_every_direct_dependency_inside_its_range() -> None:
-    assert set(pins()) == set(direct())
+    allowed = direct() | optional()
+    assert set(pins()) == set(allowed)
     for name, pin in pins().items():
         (specifier,) = pin.specifier
         assert specifier.operator == "=="
-        assert direct()[name].specifier.contains(specifier.version), f"{pin} is out of range"
+        assert allowed[name].specifier.contains(specifier.version), f"{pin} is out of range"
 
 
 def test_conda_environment_says_the_same() -> None:
@@ -70,10 +76,16 @@ def test_conda_environment_offers_the_same_nvcc() -> None:
     assert offered and versions == {f"=={offered.group(1)}"}
 
 
+def test_conda_environment_offers_the_peers() -> None:
+    text = (ROOT / "environment.yml").read_text("utf-8")
+    offered = yaml.safe_load(text.replace("- -e .\n", "").replace("# - -e", "- -e"))
+    assert offered["dependencies"][-1] == {"pip": ["-e .[peers]"]}
+
+
 def test_every_dependency_says_why() -> None:
     text = (ROOT / "pyproject.toml").read_text("utf-8")
-    lines = [line for line in text.splitlines() if re.match(r'    "[\w-]+>=', line)]
-    assert len(lines) == len(direct())
+    lines = [line for line in text.splitlines() if re.match(r'    "[\w-]+(\[\w+\])?>=', line)]
+    assert len(lines) == len(direct() | optional())
     assert [line for line in lines if "# " not in line] == []
 
 
