@@ -231,6 +231,11 @@ def _check_rung(rung: str | KernelLibrary) -> None:
     ladder.rung(rung)
 
 
+def automatic_rung(by_kernel: bool, dtype: torch.dtype) -> str:
+    """What rung="auto" runs; by_kernel: on a GPU or in the emulator."""
+    return "v3_fused" if by_kernel and dtype != torch.float64 else "v0_reference"
+
+
 def _choose_rung(rung: str | KernelLibrary, backend: str, query: Tensor, dtype: torch.dtype) -> str:
     """The rung's name among the operators. Raises where it cannot run on these operands."""
     _check_choice("backend", backend, _BACKENDS)
@@ -245,8 +250,8 @@ def _choose_rung(rung: str | KernelLibrary, backend: str, query: Tensor, dtype: 
         if {"cuda": "cuda", "emulator": "cpu"}[rung.backend] != query.device.type:
             raise ValueError(f"rung was built for {rung.backend!r}, but query is on {query.device}")
     elif rung == "auto":
-        by_kernel = (query.is_cuda or backend == "emulator") and dtype != torch.float64
-        name, is_kernel = ("v3_fused", True) if by_kernel else ("v0_reference", False)
+        name = automatic_rung(query.is_cuda or backend == "emulator", dtype)
+        is_kernel = ladder.rung(name).is_kernel
     else:
         name, is_kernel = rung, ladder.rung(rung).is_kernel
     if is_kernel and dtype == torch.float64:
