@@ -28,7 +28,12 @@ def add(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "bench", help="time rungs and baselines on this GPU, each checked against float64"
     )
-    parser.add_argument("--sweep", default="batch", choices=sizes.SWEEPS, help="which sizes")
+    parser.add_argument(
+        "--sweep",
+        default=("batch",),
+        type=_choices(sizes.SWEEPS),
+        help=f"which sizes, of {', '.join(sizes.SWEEPS)} (default: batch)",
+    )
     parser.add_argument(
         "--centre",
         default=tuple(sizes.CENTRES),
@@ -123,7 +128,7 @@ def _run(options: argparse.Namespace) -> int:
         chosen,
         options.tiers,
         options.passes,
-        options.size or sizes.sweep(options.sweep, options.centre),
+        options.size or _swept(options.sweep, options.centre),
     )
     timer = Timer(options.budget, options.limit)
     date = datetime.date.today().isoformat()
@@ -142,6 +147,11 @@ def _run(options: argparse.Namespace) -> int:
             console.print(f"{len(rows)} rows appended to {path}", highlight=False)
     wrong = [row for row in rows if row.status.startswith(("wrong", "failed"))]
     return 1 if wrong else 0
+
+
+def _swept(names: tuple[str, ...], centres: tuple[str, ...]) -> list[sizes.Size]:
+    """The sizes of several sweeps, each once."""
+    return list(dict.fromkeys(size for name in names for size in sizes.sweep(name, centres)))
 
 
 def _record_path(record: Path | None, date: str) -> Path | None:
