@@ -88,8 +88,14 @@ STYLES = {
     "eager": Style("#333333", "p", "--", filled=False),
     "compile": Style("#666666", "s", "--", filled=False),
     "strongest": Style("#666666", "o", "--", filled=False),
+    "cut_cross_entropy": Style("#0072B2", "^", ":", filled=False),
+    "liger": Style("#CC79A7", "v", ":", filled=False),
+    "liger_sm90": Style("#009E73", "D", ":", filled=False),
+    "inf_cl": Style("#E69F00", "<", ":", filled=False),
+    "memeff": Style("#56B4E9", ">", ":", filled=False),
+    "info_nce_pytorch": Style("#D55E00", "d", ":", filled=False),
 }
-UNKNOWN = Style("#777777", "d", ":", filled=False)
+UNKNOWN = Style("#777777", "8", ":", filled=False)
 
 
 def style(name: str) -> Style:

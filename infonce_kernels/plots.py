@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from infonce_kernels import canvas
 from infonce_kernels.bench.records import OK, Record, Row, Run
 from infonce_kernels.bench.sizes import CENTRES, Size
-from infonce_kernels.bench.subjects import DTYPES, PASSES, TIERS
+from infonce_kernels.bench.subjects import COMPILE, DTYPES, PASSES, STRONGEST, TIERS
 from infonce_kernels.canvas import Curves, Layer, Line, Plot, Point, known, styled
 
 _PASSES = {"forward": "forward", "both": "forward and backward"}
@@ -90,6 +90,10 @@ def negatives(centre: str = "small") -> Sweep:
     return Sweep(f"negatives_{centre}", "N", CENTRES[centre], f"B = {canvas.count(B)}, D = {D}")
 
 
+_BASELINES = (
+    "dashed, in plain PyTorch: eager, the original model; compile, torch.compile of it; "
+    "strongest, one matrix product and one cross entropy"
+)
 SWEEPS = (batch(), *(line(centre) for line in (dim, negatives) for centre in CENTRES))
 _AXES = {"B": "batch B", "D": "feature dimension D", "N": "negatives N"}
 
@@ -121,7 +125,7 @@ def speedups(
     """
     time = _time(timer)
     rows = sweep.select(rows, pass_, tier)
-    base = {sweep.x(row): time(row) for row in rows if row.name == baseline and row.ok}
+    base = {sweep.x(row): time(row) for row in rows if row.name == baseline}
 
     def ratio(row: Row) -> float | None:
         own, other = time(row), base.get(sweep.x(row))
@@ -132,9 +136,10 @@ def speedups(
 
 
 def _time(timer: str) -> Value:
+    """The timer's milliseconds of a row; a wrong result has none."""
     if timer not in _TIMERS:
         raise ValueError(f"timer={timer!r} is not one of {', '.join(_TIMERS)}")
-    return lambda row: getattr(row, f"{timer}_ms")
+    return lambda row: getattr(row, f"{timer}_ms") if row.ok else None
 
 
 @styled
@@ -231,20 +236,20 @@ def time(
 
     layers = _layers(record, measured, draw)
     rows = sweep.select(measured or record, pass_, tier)
+    roof = _roof(rows[-1].run, tier)
     launch, limit = _limit([row for row in rows if row.name in layers[-1].curves], rows, timer)
     excess = {
         name: [Point(p.x, p.y / limit[p.x]) for p in known(points)]
         for name, points in layers[-1].curves.items()
     }
     name = _best(excess, rows, besides="eager", least=True)
-    run = rows[-1].run
     plot = Plot(
         _time_finding(name, excess[name], rows, sweep),
         [_PASSES[pass_], _TIERS[tier], sweep.caption, _TIMERS[timer]],
         _stamp(record, measured),
         [
             f"limit: one launch ({_ms(launch, 2)}, from eager's least time), then bytes and FLOPs "
-            f"at {run.copy_tbps:.3g} TB/s and {run.matrix_tflops[tier]:.3g} TFLOP/s",
+            f"at {roof.copy_tbps:.3g} TB/s and {roof.matrix_tflops:.3g} TFLOP/s",
             *_notes(layers, rows),
         ],
     )
@@ -277,7 +282,7 @@ def _limit(
 ) -> tuple[float, dict[float, float]]:
     """Milliseconds of a launch, and by work those that nobody shown can go below."""
     time = _time(timer)
-    eager = [row for row in rows if row.name == "eager" and row.ok and row.model_launches]
+    eager = [row for row in rows if row.name == "eager" and row.model_launches]
     launch = min((t / row.model_launches for row in eager if (t := time(row))), default=0.0)
     limits: dict[float, float] = {}
     for row in shown:
@@ -377,7 +382,7 @@ def roofline(
         return sorted(_chosen(rows, names), key=lambda row: row.B)
 
     def draw(rows: Iterable[Row]) -> Curves:
-        return curves(select(rows), _intensity, lambda row: _rate(row, _time(timer)(row)))
+        return curves(select(rows), _intensity, _rate(timer))
 
     layers = _layers(record, measured, draw)
     rows = select(measured or record)
@@ -421,6 +426,8 @@ class _Roof:
 
 
 def _roof(run: Run, tier: str) -> _Roof:
+    if tier not in run.matrix_tflops:
+        raise ValueError(f"run {run.number} measured no matrix rate for tier={tier!r}")
     return _Roof(run.copy_tbps, run.matrix_tflops[tier])
 
 
@@ -428,14 +435,16 @@ def _intensity(row: Row) -> float | None:
     return row.model_flops / row.model_bytes if row.model_flops and row.model_bytes else None
 
 
-def _rate(row: Row, ms: float | None) -> float | None:
-    return row.model_flops / ms * 1e-9 if row.model_flops and ms else None
+def _rate(timer: str) -> Value:
+    """The TFLOP/s of a row."""
+    time = _time(timer)
+    return lambda row: row.model_flops / ms * 1e-9 if (ms := time(row)) else None
 
 
 def _roofline_finding(rows: list[Row], roof: _Roof, timer: str) -> str:
-    fractions = curves(
-        rows, lambda row: row.B, lambda row: _rate(row, _time(timer)(row)) / roof(_intensity(row))
-    )
+    rate = _rate(timer)
+    timed = [row for row in rows if rate(row)]
+    fractions = curves(timed, lambda row: row.B, lambda row: rate(row) / roof(_intensity(row)))
     name = _best(fractions, rows, besides="eager")
     reached = [(f"{p.y:.0%}", f"at {_at(batch(), p.x)}") for p in known(fractions[name])]
     return (
@@ -452,11 +461,8 @@ def _roofline_notes(rows: list[Row], roof: _Roof, timer: str) -> Iterator[str]:
     for row in rows:
         if not row.ok:
             yield f"{row.name} at {_at(batch(), row.B)}: {row.status}"
-    above = [
-        row.name
-        for row in rows
-        if row.ok and _rate(row, _time(timer)(row)) > _intensity(row) * roof.copy_tbps
-    ]
+    rate = _rate(timer)
+    above = [r.name for r in rows if rate(r) and rate(r) > _intensity(r) * roof.copy_tbps]
     if above:
         yield f"above the memory's roof, since a cache kept bytes: {', '.join(above)}"
 
@@ -526,10 +532,10 @@ def times(
         for row in source
         if row.key == key and (time(row) or not row.ok)
     ]
-    subject = [row for row, _ in bars if row.name == names[-1] and row.ok]
+    subject = [row for row, _ in bars if row.name == names[-1] and time(row)]
     if not subject:
         raise ValueError(f"nothing has a time of {names[-1]}, {pass_}, {tier}, at {_size(size)}")
-    eager = {source: time(row) for row, source in bars if row.name == "eager" and row.ok}
+    eager = {source: time(row) for row, source in bars if row.name == "eager"}
     plot = Plot(
         _times_finding(subject[-1], time(subject[-1]), eager.get(not measured)),
         [_PASSES[pass_], _TIERS[tier], _size(size), _TIMERS[timer]],
@@ -539,7 +545,7 @@ def times(
     )
     width = max(canvas.extent(plot, name)[0] for name in names) / plot.dpi
     axes = plot.panel("", left=width + 0.3, right=2.3, below=0.32)
-    ends = [value for row, _ in bars for value in (time(row), row.limit_ms) if row.ok and value]
+    ends = [value for row, _ in bars for value in (time(row), row.limit_ms) if value]
     axes.set(xlim=(0, max(ends)), ylim=(len(bars) - 0.5, -0.5), xticks=[], yticks=[])
     axes.spines["bottom"].set_visible(False)
     for y, (row, is_recorded) in enumerate(bars):
@@ -609,9 +615,10 @@ def figures(record: Record) -> dict[str, Callable[[], Plot]]:
                 drawn[f"speedup_{sweep.name}_{end}"] = partial(speedup, record, sweep, **what)
         if any(row in batch() for row in rows):
             drawn[f"speedup_batch_wall_{end}"] = partial(speedup, record, timer="wall", **what)
-            drawn[f"time_{end}"] = partial(time, record, **what)
             drawn[f"memory_{end}"] = partial(memory, record, **what)
-        if any((row.B, row.D, row.N) in CENTRES.values() for row in rows):
+        if any(row in batch() and row.limit_ms for row in rows):
+            drawn[f"time_{end}"] = partial(time, record, **what)
+        if any((row.B, row.D, row.N) in CENTRES.values() and row.limit_ms for row in rows):
             drawn[f"roofline_{end}"] = partial(roofline, record, **what)
     return drawn
 
@@ -648,9 +655,14 @@ def _stamp(record: Record, measured: Sequence[Row]) -> str:
 
 
 def _chosen(rows: Iterable[Row], names: Sequence[str] | None) -> list[Row]:
-    """The rows of these subjects, in this order; by default of all rungs and baselines."""
+    """The rows of these subjects, in this order; by default of all rungs and baselines.
+
+    By default "auto" is among them where the rung that it ran is not there itself.
+    """
     if names is None:
-        rows = [row for row in rows if row.kind != "peer" and row.name != "auto"]
+        rows = [row for row in rows if row.kind != "peer"]
+        there = {(row.name, row.tier) for row in rows}
+        rows = [row for row in rows if row.name != "auto" or (row.ran, row.tier) not in there]
         names = list(dict.fromkeys([*canvas.STYLES, *(row.name for row in rows)]))
     return sorted((row for row in rows if row.name in names), key=lambda r: names.index(r.name))
 
@@ -676,6 +688,8 @@ def _notes(layers: list[Layer], rows: Iterable[Row]) -> list[str]:
     shown = {name for layer in layers for name in layer.curves}
     left_out = {row.name: row.leaves_out for row in rows if row.leaves_out and row.name in shown}
     notes = [f"{name} leaves out {what}" for name, what in left_out.items()]
+    if shown & {COMPILE.name, STRONGEST.name}:
+        notes.append(_BASELINES)
     if any(layer.has_gaps for layer in layers):
         notes.append("dotted: sizes in between were not measured")
     return notes

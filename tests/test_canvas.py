@@ -13,7 +13,8 @@ from matplotlib.text import Text
 from PIL import Image
 
 from infonce_kernels import canvas, ladder
-from infonce_kernels.bench.subjects import COMPILE, EAGER, STRONGEST
+from infonce_kernels.bench.peers import PEERS
+from infonce_kernels.bench.subjects import AUTO, COMPILE, EAGER, STRONGEST
 from infonce_kernels.canvas import Curves, Layer, Line, Plot, Point
 
 
@@ -28,9 +29,9 @@ def test_labels_can_be_read_on_white(name: str) -> None:
     assert contrast_with_white(canvas.style(name).ink) >= 4.5
 
 
-def test_every_rung_and_baseline_has_a_look_of_its_own() -> None:
-    names = [*ladder.names(), *(s.name for s in (EAGER, COMPILE, STRONGEST))]
-    assert set(names) <= set(canvas.STYLES)
+def test_every_subject_has_a_look_of_its_own() -> None:
+    others = (subject.name for subject in (AUTO, EAGER, COMPILE, STRONGEST, *PEERS))
+    assert {*ladder.names(), *others} <= set(canvas.STYLES)
     marks = [(look.marker, look.filled) for look in canvas.STYLES.values()]
     assert len(set(marks)) == len(marks), "in grey, marks alone tell subjects apart"
     solid = [look.colour for look in canvas.STYLES.values() if look.dashes == "-"]

@@ -33,7 +33,8 @@ SMALL, LARGE = sizes.CENTRES["small"], sizes.CENTRES["large"]
 def row(name: str, B: int, D: int, N: int, cold: float | None, **columns: object) -> Row:
     kind = "rung" if name.startswith("v") or name == "auto" else "baseline"
     given = {
-        "run": RUN, "kind": kind, "name": name, "ran": "", "version": "", "pass_": "forward",
+        "run": RUN, "kind": kind, "name": name,
+        "ran": "v3_fused" if name == "auto" else "", "version": "", "pass_": "forward",
         "tier": "ieee", "dtype": "float32", "status": "ok", "model_launches": 10,
         "model_bytes": 4 * (B + N) * D, "model_flops": 2 * B * N * D, **columns,
     }  # fmt: skip
@@ -56,7 +57,12 @@ MODEL = {
     "compile": ((6, 14), (1, 2), (4, 9), 0.9),
     "strongest": ((7, 20), (1, 2), (4, 9), 0.92),
 }
-TIERS = {"v1_naive": ("ieee",), "v2_shared": ("ieee",), "v3_fused": ("ieee", "tf32")}
+TIERS = {
+    "v0_reference": ("ieee", "tf32"),
+    "v1_naive": ("ieee",),
+    "v2_shared": ("ieee",),
+    "v3_fused": ("ieee", "tf32"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -260,9 +266,9 @@ def test_sizes_that_were_skipped_are_dotted(record: Record) -> None:
     assert [x for x, _ in xy(figure, "compile")] == [64, 256, 4096, 16384]
     dotted = [line for line in figure.axes[0].lines if list(line.get_xdata()) == [256, 4096]]
     assert len(dotted) == 1
-    assert "dotted: sizes in between were not measured" in texts(figure)
-    figure = plots.speedup(record, names=["v3_fused"])
-    assert "dotted: sizes in between were not measured" not in texts(figure)
+    note = "dotted: sizes in between were not measured"
+    assert note in " ".join(texts(figure))
+    assert note not in " ".join(texts(plots.speedup(record, names=["v3_fused"])))
 
 
 def test_what_a_peer_leaves_out_is_said() -> None:
@@ -272,6 +278,14 @@ def test_what_a_peer_leaves_out_is_said() -> None:
         plots.speedup(rows, names=["v3_fused", "liger"])
     )
     assert not any("liger" in text for text in texts(plots.speedup(rows)))
+
+
+def test_auto_is_drawn_where_its_rung_is_not() -> None:
+    auto = row("auto", *SMALL, 0.1, ran="v3_fused")
+    both = [row("eager", *SMALL, 0.2), row("v3_fused", *SMALL, 0.1), auto]
+    assert not any("auto" in text for text in texts(plots.speedup(small_record(*both))))
+    alone = small_record(both[0], auto)
+    assert plots.speedup(alone).finding.startswith("auto is 2")
 
 
 def test_time_lies_above_the_limit() -> None:
@@ -401,6 +415,30 @@ def test_measured_rows_stamp_every_figure(record: Record, name: str) -> None:
 def test_nothing_to_draw_is_an_error(record: Record, name: str) -> None:
     with pytest.raises(ValueError, match=r"fp16|made-up\.csv"):
         FIGURES[name](record, tier="fp16")
+
+
+def test_a_tier_without_a_ceiling_has_neither_limit_nor_roof() -> None:
+    rows = [row(name, *SMALL, 0.1, tier="fp32", peak_bytes=8) for name in ("eager", "v3_fused")]
+    made_up = small_record(*rows)
+    assert {name.split("_forward")[0] for name in plots.figures(made_up)} == {
+        "speedup_batch", "speedup_batch_wall", "speedup_dim_small", "speedup_negatives_small",
+        "memory",
+    }  # fmt: skip
+    for draw in (plots.time, plots.roofline):
+        with pytest.raises(ValueError, match="run 1 measured no matrix rate for tier='fp32'"):
+            draw(made_up, tier="fp32")
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_wrong_result_has_no_time(record: Record, name: str) -> None:
+    wrong = small_record(
+        *[replace(r, status="wrong: error 1.0") if r.name == "v1_naive" else r for r in record]
+    )
+    figure = FIGURES[name](wrong)
+    assert all(np.isnan(line.get_ydata()).all() for line in figure.axes[0].lines
+               if line.get_label() == "v1_naive")  # fmt: skip
+    assert "v1_naive" not in [bar.get_label() for bar in figure.axes[0].patches]
+    assert "wrong" in " ".join(texts(figure))
 
 
 def test_an_unknown_timer_is_an_error(record: Record) -> None:
