@@ -140,27 +140,34 @@ class Plot(Figure):
         small = [
             line for note in notes for line in self._lines(note.split(" "), " ", fontsize=_SMALL)
         ]
+        # The stamp shares the last note's line where both fit.
+        if not (small and self._fits(f"{small[-1]}    {stamp}", fontsize=_SMALL)):
+            small.append("")
         # In inches, as text is.
         above = 0.22 + 0.27 * len(title)
         self._above = above + 0.2 * len(below)
-        self._below = 0.32 + 0.19 * len(small)
-        extra = 0.27 * (len(title) - 1) + 0.2 * (len(below) - 1) + 0.19 * len(small)
+        self._below = 0.13 + 0.19 * len(small)
+        extra = 0.27 * (len(title) - 1) + 0.2 * (len(below) - 1) + 0.19 * (len(small) - 1)
         self.set_figheight(height + extra)
         self._write(0.12, -0.12, title, va="top", fontsize=15, weight="bold")
         self._write(0.12, -above, below, va="top", fontsize=11.5, color=GREY)
-        self._write(0.12, 0.32, small, va="bottom", fontsize=_SMALL, color=GREY)
-        self._write(-0.12, 0.1, [stamp], ha="right", fontsize=_SMALL, color=GREY)
+        for k, line in enumerate(small, start=1):
+            self._write(0.12, self._below - 0.19 * k, [line], fontsize=_SMALL, color=GREY)
+        self._write(-0.12, 0.13, [stamp], ha="right", fontsize=_SMALL, color=GREY)
 
     def _lines(self, parts: Sequence[str], between: str, **font: object) -> list[str]:
         """The parts in as many lines as they need to fit into the figure."""
         lines = [parts[0]]
         for part in parts[1:]:
             longer = lines[-1] + between + part
-            if extent(self, longer, **font)[0] < (self.get_figwidth() - 0.3) * self.dpi:
+            if self._fits(longer, **font):
                 lines[-1] = longer
             else:
                 lines.append(part)
         return lines
+
+    def _fits(self, line: str, **font: object) -> bool:
+        return extent(self, line, **font)[0] < (self.get_figwidth() - 0.3) * self.dpi
 
     def _write(self, x: float, y: float, lines: Sequence[str], **how: object) -> None:
         """Text at a place in inches, from the right or the top where negative."""

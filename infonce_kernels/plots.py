@@ -91,8 +91,8 @@ def negatives(centre: str = "small") -> Sweep:
 
 
 _BASELINES = (
-    "dashed, in plain PyTorch: eager, the original model; compile, torch.compile of it; "
-    "strongest, one matrix product and one cross entropy"
+    "dashed: plain PyTorch; eager is the original model, "
+    "strongest one product and one cross entropy"
 )
 SWEEPS = (batch(), *(line(centre) for line in (dim, negatives) for centre in CENTRES))
 _AXES = {"B": "batch B", "D": "feature dimension D", "N": "negatives N"}
