@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import ParamSpec
 
@@ -296,17 +296,20 @@ def chart(
 ) -> Axes:
     """Draws curves on logarithmic axes, labels each at its end and says below them what failed.
 
-    words: a value of the vertical axis as text. stressed: the curve that the finding is about.
-    value_at: a point on it to write `value` at.
+    Labels of curves that reach the last size stand in a column beside the axes. words: a value of
+    the vertical axis as text. stressed: the curve that the finding is about. value_at: a point on
+    it to write `value` at.
     """
     ends = [_end(name, points, words) for name, points in _labelled(layers)]
     ends.append(_End(line.name, line.words, line.points[-1], BLACK))
-    width = max(extent(plot, end.label, weight="bold")[0] for end in ends) / plot.dpi
+    xs = sorted({x for layer in layers for x in layer.xs})
+    beside = [end for end in ends if end.point.x == xs[-1]]
+    widths = [extent(plot, end.label, weight="bold")[0] for end in beside]
+    width = max(widths, default=0) / plot.dpi
     axes = plot.panel(meaning, left=0.84, right=width + 0.3, below=0.6)
     failed = [(layer, name) for layer in layers for name in layer.curves if _failures(layer, name)]
     _scale(axes, [p for layer in layers for p in layer.points], line, len(failed))
     ticks(axes.yaxis, round_values(*axes.get_ylim()), words)
-    xs = sorted({x for layer in layers for x in layer.xs})
     ticks(axes.xaxis, _with_room(axes, xs), count, unlabelled=xs)
     axes.plot(
         [p.x for p in line.points], [p.y for p in line.points],
@@ -317,9 +320,16 @@ def chart(
             _draw_curve(axes, layer, name, 3.2 if name == stressed else 2.0)
     for k, (layer, name) in enumerate(failed):
         _say_failed(axes, name, _failures(layer, name), _PAD + _ROW * (len(failed) - 1 - k))
-    _label_ends(axes, ends, stressed)
+    room = _Room(axes)
     if value_at:
-        _write_value(axes, layers[-1], stressed, value_at, value)
+        ink = style(stressed).ink
+        _write_beside(axes, value_at, value, ink, room, _UPRIGHT, weight="bold")
+    for end in ends:
+        if end not in beside:
+            weight = "bold" if end.name == stressed else "normal"
+            _write_beside(axes, end.point, end.label, end.colour, room, _SIDEWAYS, weight=weight)
+    if beside:
+        _label_column(axes, beside, stressed)
     return axes
 
 
@@ -423,22 +433,26 @@ def _say_failed(axes: Axes, name: str, failures: list[Point], height: float) -> 
         xs, [height] * len(xs), ls="", marker="x", markersize=7, markeredgewidth=2,
         color=style(name).colour, transform=across, label=f"{name} failed",
     )  # fmt: skip
-    low, high = (math.log(x) for x in axes.get_xlim())
-    on_left = math.log(xs[0]) - low > high - math.log(xs[-1])
+    # The words stand in the widest gap between crosses and edges.
+    low, high = axes.get_xlim()
+    edges = [low, *xs, high]
+    gap = max(range(len(edges) - 1), key=lambda k: edges[k + 1] / edges[k])
+    shift, side = {0: (-8, "right"), len(xs): (8, "left")}.get(gap, (0, "center"))
+    place = edges[gap + 1] if gap == 0 else math.sqrt(edges[gap] * edges[min(gap + 1, len(xs))])
     axes.annotate(
         f"{name}: {', '.join(reasons)}",
-        (xs[0] if on_left else xs[-1], height),
-        (-8 if on_left else 8, 0),
+        (place, height),
+        (shift, 0),
         xycoords=across,
         textcoords="offset points",
-        ha="right" if on_left else "left",
+        ha=side,
         va="center_baseline",
         fontsize=11,
         color=style(name).ink,
     )
 
 
-def _label_ends(axes: Axes, ends: Sequence[_End], stressed: str) -> None:
+def _label_column(axes: Axes, ends: Sequence[_End], stressed: str) -> None:
     """Labels beside the axes, each at the height of its line's end or as close as there is room."""
     figure = axes.get_figure()
     places = axes.transData.transform([(end.point.x, end.point.y) for end in ends])
@@ -484,89 +498,89 @@ def spread(ys: list[float], apart: float, low: float, high: float) -> list[float
     return ys
 
 
-def _write_value(axes: Axes, layer: Layer, name: str, point: Point, value: str) -> None:
-    """Writes a value above or below a point, where the next curve or the edge is farther away."""
-    others = [p.y for points in layer.curves.values() for p in known(points) if p.x == point.x]
-    low, high = axes.get_ylim()
-    below = max((y for y in others if y < point.y), default=low)
-    above = min((y for y in others if y > point.y), default=high)
-    side = 1 if above / point.y >= point.y / below else -1
+def label_spots(axes: Axes, layers: Sequence[Layer], words: Callable[[float], str]) -> None:
+    """Writes each curve's name and last value beside its last point, where least is in the way."""
+    room = _Room(axes)
+    for name, points in _labelled(layers):
+        end = _end(name, points, words)
+        _write_beside(axes, end.point, end.label, end.colour, room, _SIDEWAYS)
+
+
+# Directions from a point in degrees, the best first.
+_SIDEWAYS = (0, 180, 25, -25, 155, -155, 50, -50, 130, -130, 90, -90)
+_UPRIGHT = (90, -90, 60, 120, -60, -120, 35, 145, -35, -145)
+
+
+def _write_beside(
+    axes: Axes,
+    point: Point,
+    label: str,
+    colour: Colour,
+    room: "_Room",
+    angles: Sequence[float],
+    **how: object,
+) -> None:
+    figure = axes.get_figure()
+    place = axes.transData.transform((point.x, point.y))
+    box, is_close = room.take(place, np.array(extent(figure, label, **how)), angles)
+    nearest = tuple(np.clip((place - box.min) / box.size, 0, 1))
     axes.annotate(
-        value,
+        label,
         (point.x, point.y),
-        (0, 7 * side),
+        (np.array([box.x0, (box.y0 + box.y1) / 2]) - place) * 72 / figure.dpi,
         textcoords="offset points",
-        ha="center",
-        va="bottom" if side > 0 else "top",
-        fontweight="bold",
-        color=style(name).ink,
+        va="center",
+        color=colour,
+        arrowprops=None if is_close else _leader(colour, 8, nearest),
         path_effects=HALO,
-        zorder=3,
+        zorder=4 - 0.01 * len(room.texts),  # a later label's leader passes behind
+        **how,
     )
 
 
-def label_spots(axes: Axes, layers: Sequence[Layer], words: Callable[[float], str]) -> None:
-    """Writes each curve's name and last value beside its last point, where least is in the way."""
-    figure = axes.get_figure()
-    texts = [text.get_window_extent() for text in axes.texts]
-    marks: list[Bbox] = []
-    for line in axes.lines:
-        half = line.get_markersize() / 2 * figure.dpi / 72 + 1
-        marks += _along(axes.transData.transform(line.get_xydata()), half)
-    for name, points in _labelled(layers):
-        end = _end(name, points, words)
-        place = axes.transData.transform((end.point.x, end.point.y))
-        box, is_close = _free_box(place, extent(figure, end.label), texts, marks, axes.bbox)
-        texts.append(box)
-        nearest = tuple(np.clip((place - box.min) / box.size, 0, 1))
-        axes.annotate(
-            end.label,
-            (end.point.x, end.point.y),
-            (np.array([box.x0, (box.y0 + box.y1) / 2]) - place) * 72 / figure.dpi,
-            textcoords="offset points",
-            va="center",
-            color=end.colour,
-            arrowprops=None if is_close else _leader(end.colour, 8, nearest),
-            path_effects=HALO,
-            zorder=4 - 0.01 * len(texts),  # a later label's leader passes behind
-        )
+class _Room:
+    """What is drawn on axes in pixels, as boxes, to find where there is room for a text."""
+
+    def __init__(self, axes: Axes) -> None:
+        self.within = Bbox.from_extents(axes.bbox.extents + np.array([4, 0, -12, 0]))
+        self.texts = [text.get_window_extent().extents for text in axes.texts]
+        marks = []
+        for line in axes.lines:
+            half = line.get_markersize() / 2 * axes.get_figure().dpi / 72 + 1
+            corners = line.get_transform().transform(line.get_xydata())
+            places = [*corners]
+            for a, b in pairwise(corners[np.isfinite(corners).all(axis=1)]):
+                places += [*np.linspace(a, b, int(np.hypot(*(b - a)) / half))]
+            marks += [[*(place - half), *(place + half)] for place in places]
+        self.marks = np.array(marks)
+
+    def take(
+        self, place: np.ndarray, size: np.ndarray, angles: Sequence[float]
+    ) -> tuple[Bbox, bool]:
+        """The box of this size near a place that covers least, and whether it is right beside it.
+
+        Nothing later will cover it.
+        """
+        marks, texts = self.marks, np.array(self.texts).reshape(-1, 4)
+        least, found, closest = math.inf, Bbox.null(), 0
+        for ring, angle in product(range(8), np.radians(angles)):
+            way = np.array([np.cos(angle), np.sin(angle)])
+            box = Bbox.from_bounds(*(place + way * (13 + 11 * ring) + (way - 1) * size / 2), *size)
+            outside = box.x0 < self.within.x0 or box.x1 > self.within.x1 or box.y0 < self.within.y0
+            cost = _covered(box, marks) + 20 * _covered(box, texts) + 1e6 * outside
+            if cost < least:
+                least, found, closest = cost, box, ring
+            if not cost:
+                break
+        self.texts.append(found.extents)
+        return found, closest == 0
 
 
-def _along(corners: np.ndarray, half: float) -> list[Bbox]:
-    """Boxes of 2 `half` pixels at the corners of a line and along it."""
-    places = [*corners]
-    for a, b in pairwise(corners):
-        places += [*np.linspace(a, b, int(np.hypot(*(b - a)) / half))]
-    return [Bbox([place - half, place + half]) for place in places]
-
-
-def _free_box(
-    place: np.ndarray,
-    size: tuple[float, float],
-    texts: Sequence[Bbox],
-    marks: Sequence[Bbox],
-    within: Bbox,
-) -> tuple[Bbox, bool]:
-    """The box of this size near a place that covers least, and whether it is right beside it."""
-    best: tuple[float, int, Bbox] | None = None
-    for ring in range(8):
-        for angle in (0, 180, 25, -25, 155, -155, 50, -50, 130, -130, 90, -90):
-            way = np.array([math.cos(math.radians(angle)), math.sin(math.radians(angle))])
-            corner = place + way * (13 + 11 * ring) + (way - 1) * size / 2
-            box = Bbox.from_bounds(*corner, *size)
-            if box.x0 < within.x0 + 4 or box.x1 > within.x1 or box.y0 < within.y0:
-                continue
-            cost = 5 * sum(_shared(box, text) for text in texts)
-            cost += sum(_shared(box, mark) for mark in marks)
-            if best is None or cost < best[0]:
-                best = cost, ring, box
-    return best[2], best[1] == 0
-
-
-def _shared(a: Bbox, b: Bbox) -> float:
-    """The area in both boxes."""
-    width, height = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
-    return max(width, 0) * max(height, 0)
+def _covered(box: Bbox, others: np.ndarray) -> float:
+    """How much of the others' area lies in a box; NaN counts as nowhere."""
+    lower = np.maximum(others[:, :2], box.min)
+    upper = np.minimum(others[:, 2:], box.max)
+    return float(np.nansum(np.prod(np.maximum(upper - lower, 0), axis=1)))
 
 
 def count(number: float) -> str:

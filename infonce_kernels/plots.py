@@ -328,7 +328,8 @@ def memory(
         _stamp(record, measured),
         _notes(layers, rows),
     )
-    matrix = {sweep.x(row): row.B * row.N * DTYPES[tier].itemsize for row in rows}
+    drawn = [row for row in rows if sweep.x(row) in layers[-1].xs]
+    matrix = {sweep.x(row): row.B * row.N * DTYPES[tier].itemsize for row in drawn}
     largest = _bytes(matrix[max(matrix)])
     line = Line("(B, N) matrix", largest, [Point(x, y) for x, y in matrix.items()])
     axes = canvas.chart(plot, layers, "memory allocated in a call", _bytes, line)
@@ -458,6 +459,7 @@ def _roofline_notes(rows: list[Row], roof: _Roof, timer: str) -> Iterator[str]:
     small, large = _at(batch(), rows[0].B), _at(batch(), rows[-1].B)
     if small != large:
         yield f"small marks: {small}, large marks: {large}"
+    yield from _left_out([row.name for row in rows], rows)
     for row in rows:
         if not row.ok:
             yield f"{row.name} at {_at(batch(), row.B)}: {row.status}"
@@ -540,7 +542,10 @@ def times(
         _times_finding(subject[-1], time(subject[-1]), eager.get(not measured)),
         [_PASSES[pass_], _TIERS[tier], _size(size), _TIMERS[timer]],
         _stamp(record, measured),
-        ["limit: what the predicted bytes and FLOPs need at the ceilings of the same run"],
+        [
+            *_left_out(names, [row for row, _ in bars]),
+            "limit: what the predicted bytes and FLOPs need at the ceilings of the same run",
+        ],
         height=1.5 + 0.4 * len(bars),
     )
     width = max(canvas.extent(plot, name)[0] for name in names) / plot.dpi
@@ -686,10 +691,20 @@ def _best(found: Curves, rows: Iterable[Row], besides: str, least: bool = False)
 def _notes(layers: list[Layer], rows: Iterable[Row]) -> list[str]:
     """What a reader must know: what subjects do not do of the loss, and what was not measured."""
     shown = {name for layer in layers for name in layer.curves}
-    left_out = {row.name: row.leaves_out for row in rows if row.leaves_out and row.name in shown}
-    notes = [f"{name} leaves out {what}" for name, what in left_out.items()]
+    notes = _left_out(shown, rows)
     if shown & {COMPILE.name, STRONGEST.name}:
         notes.append(_BASELINES)
     if any(layer.has_gaps for layer in layers):
         notes.append("dotted: sizes in between were not measured")
     return notes
+
+
+def _left_out(shown: Iterable[str], rows: Iterable[Row]) -> list[str]:
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row.leaves_out and row.name in shown:
+            found.setdefault(row.leaves_out, {})[row.name] = None
+    return [
+        f"{', '.join(names)} {'leave' if len(names) > 1 else 'leaves'} out {what}"
+        for what, names in found.items()
+    ]

@@ -6,10 +6,12 @@ from pathlib import Path
 import matplotlib
 import pytest
 from IPython.core.formatters import DisplayFormatter
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 from PIL import Image
 
 from infonce_kernels import canvas, ladder
@@ -93,7 +95,8 @@ def draw(curves: Curves, faint: Curves | None = None) -> Figure:
     def drawn() -> Plot:
         page = plot()
         layers = [Layer(faint, faint=True)] if faint else []
-        line = Line("limit", "1", [Point(1, 1.0), Point(8, 1.0)])
+        xs = Layer(curves).xs
+        line = Line("limit", "1", [Point(xs[0], 1.0), Point(xs[-1], 1.0)])
         canvas.chart(page, [*layers, Layer(curves)], "y", str, line)
         return page
 
@@ -113,6 +116,38 @@ def test_a_failure_breaks_the_line_and_says_why() -> None:
     assert list(crosses.get_xdata()) == [4] and crosses.get_marker() == "x"
     assert "a: out of memory" in [text.get_text() for text in figure.axes[0].texts]
     assert len(figure.axes[0].lines) == 3, "no dotted line passes a failure"
+
+
+def failure_text(xs: list[float]) -> tuple[Bbox, Axes]:
+    figure = draw(
+        {
+            "a": [Point(x, None if x in xs else 1.0, "too slow") for x in (1, 2, 4, 8, 16, 32, 64)],
+            "b": [Point(1, 1.0), Point(64, 1.0)],
+        }
+    )
+    axes = figure.axes[0]
+    return next(t for t in axes.texts if "too slow" in t.get_text()).get_window_extent(), axes
+
+
+@pytest.mark.parametrize(
+    ("failed", "within"), [([64], (1, 64)), ([1, 2], (2, 64)), ([1, 2, 64], (2, 64))]
+)
+def test_a_reason_stands_where_there_are_no_crosses(
+    failed: list[float], within: tuple[float, float]
+) -> None:
+    box, axes = failure_text(failed)
+    low, high = (axes.transData.transform((x, 1))[0] for x in within)
+    assert low < box.x0 and box.x1 < high
+
+
+def test_a_label_is_beside_the_axes_only_where_its_line_gets_there() -> None:
+    figure = draw({"a": [Point(1, 2.0), Point(2, 2.0)], "b": [Point(1, 3.0), Point(64, 3.0)]})
+    axes = figure.axes[0]
+    boxes = {t.get_text(): Text.get_window_extent(t) for t in axes.texts}
+    assert boxes["b  3.0"].x0 > axes.bbox.x1
+    end = axes.transData.transform((2, 2))
+    assert boxes["a  2.0"].x1 < axes.bbox.x1
+    assert abs(boxes["a  2.0"].x0 - end[0]) < 40 and abs(boxes["a  2.0"].y0 - end[1]) < 40
 
 
 def test_a_skipped_size_is_passed_by_a_dotted_line() -> None:

@@ -18,7 +18,7 @@ from matplotlib.text import Text
 
 from infonce_kernels import plots
 from infonce_kernels.bench import sizes
-from infonce_kernels.bench.records import Record, Row, Run
+from infonce_kernels.bench.records import Record, Row, Run, latest
 from infonce_kernels.canvas import Plot, Point
 
 RUN = Run(
@@ -271,12 +271,18 @@ def test_sizes_that_were_skipped_are_dotted(record: Record) -> None:
     assert note not in " ".join(texts(plots.speedup(record, names=["v3_fused"])))
 
 
-def test_what_a_peer_leaves_out_is_said() -> None:
-    peer = replace(row("liger", *SMALL, 0.1), kind="peer", leaves_out="the own positive")
-    rows = small_record(row("eager", *SMALL, 0.2), row("v3_fused", *SMALL, 0.1), peer)
-    assert "liger leaves out the own positive" in texts(
-        plots.speedup(rows, names=["v3_fused", "liger"])
-    )
+def test_what_peers_leave_out_is_said() -> None:
+    peers = [
+        replace(row(name, *SMALL, 0.1), kind="peer", leaves_out="the own positive")
+        for name in ("liger", "inf_cl")
+    ]
+    rows = small_record(row("eager", *SMALL, 0.2), row("v3_fused", *SMALL, 0.1), *peers)
+    one = texts(plots.speedup(rows, names=["v3_fused", "liger"]))
+    assert "liger leaves out the own positive" in one
+    both = texts(plots.speedup(rows, names=["liger", "inf_cl"]))
+    assert "liger, inf_cl leave out the own positive" in both
+    assert "inf_cl leaves out the own positive" in texts(plots.roofline(rows, names=["inf_cl"]))
+    assert "inf_cl leaves out the own positive" in texts(plots.times(rows, SMALL, ["inf_cl"]))
     assert not any("liger" in text for text in texts(plots.speedup(rows)))
 
 
@@ -473,14 +479,24 @@ def test_the_list_of_figures(record: Record) -> None:
 
 def test_no_text_covers_another_or_leaves_its_figure(all_figures: dict[str, Plot]) -> None:
     for name, figure in all_figures.items():
-        boxes = [(text.get_text(), Text.get_window_extent(text)) for text in visible(figure)]
-        for text, box in boxes:
-            inside = figure.bbox.padded(1)
-            assert inside.contains(*box.min) and inside.contains(*box.max), (name, text)
-        for (a, box), (b, other) in combinations(boxes, 2):
-            width, height = np.minimum(box.max, other.max) - np.maximum(box.min, other.min)
-            # Boxes of lines of text have a pixel or two to spare above and below the letters.
-            assert width <= 0 or height <= 2, (name, a, b)
+        check_texts(name, figure)
+
+
+def test_the_same_holds_of_the_record_that_ships() -> None:
+    for name, draw in plots.figures(latest()).items():
+        if name.endswith("forward_ieee"):
+            check_texts(name, draw())
+
+
+def check_texts(name: str, figure: Plot) -> None:
+    boxes = [(text.get_text(), Text.get_window_extent(text)) for text in visible(figure)]
+    for text, box in boxes:
+        inside = figure.bbox.padded(1)
+        assert inside.contains(*box.min) and inside.contains(*box.max), (name, text)
+    for (a, box), (b, other) in combinations(boxes, 2):
+        width, height = np.minimum(box.max, other.max) - np.maximum(box.min, other.min)
+        # Boxes of lines of text have a pixel or two to spare above and below the letters.
+        assert width <= 0 or height <= 2, (name, a, b)
 
 
 def test_every_figure_is_stamped_in_its_corner(all_figures: dict[str, Plot]) -> None:
