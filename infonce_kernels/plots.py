@@ -628,13 +628,22 @@ def figures(record: Record) -> dict[str, Callable[[], Plot]]:
     return drawn
 
 
-def write(record: Record, folder: str | Path, format: str = "svg") -> list[Path]:
-    """Writes every figure of `figures(record)` as "svg" or "png"; returns the files."""
+def write(
+    record: Record,
+    folder: str | Path,
+    format: str = "svg",
+    watch: Callable[[list[tuple[str, Callable[[], Plot]]]], Iterable] = iter,
+) -> list[Path]:
+    """Writes every figure of `figures(record)` as "svg" or "png"; returns the files.
+
+    watch: what to go through the figures with, such as a progress bar.
+    """
     if format not in ("svg", "png"):
         raise ValueError(f"format={format!r} is not svg or png")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    return [draw().save(folder / f"{name}.{format}") for name, draw in figures(record).items()]
+    drawn = watch(list(figures(record).items()))
+    return [draw().save(folder / f"{name}.{format}") for name, draw in drawn]
 
 
 def _layers(

@@ -179,7 +179,8 @@ class Record:
     def stamp(self) -> str:
         """For figures: "recorded on NVIDIA H200, 2026-12-01"; says so where the text is older."""
         run = self.rows[-1].run
-        older = ", older source" if any(row.is_stale for row in self.rows) else ""
+        one_of_each = {(row.ran or row.name, row.source_hash): row for row in self.rows}.values()
+        older = ", older source" if any(row.is_stale for row in one_of_each) else ""
         return f"recorded on {run.gpu}, {run.date}{older}"
 
 

@@ -1,5 +1,6 @@
 """Sweeps: entry after entry, each measured, checked and turned into a row."""
 
+import datetime
 import gc
 import platform
 import subprocess
@@ -20,6 +21,7 @@ from infonce_kernels.bench.setting import matmul_setting
 from infonce_kernels.bench.sizes import Size
 from infonce_kernels.bench.subjects import COMPILE, DTYPES, Loss, Subject
 from infonce_kernels.bench.timing import OverLimit, Timer
+from infonce_kernels.build.progress import progress
 from infonce_kernels.ladder import Cost
 from infonce_kernels.loss import automatic_rung
 
@@ -87,6 +89,21 @@ def entries(
 def weight(entry: Entry) -> float:
     """About how many seconds an entry takes, for the progress bar."""
     return 1 + min(entry.cost().flops / 1e12, 5) + 20 * (entry.subject is COMPILE)
+
+
+def here(
+    subjects: Iterable[Subject],
+    swept: Iterable[Size],
+    tiers: Iterable[str] = ("ieee",),
+    passes: Iterable[str] = ("forward",),
+) -> list[Row]:
+    """Measures on this GPU, with a line of progress on standard error, and records nothing."""
+    timer = Timer()
+    with progress("measuring what this GPU can do at best"):
+        this_run = start_run(1, datetime.date.today().isoformat(), timer)
+    todo = entries(subjects, tiers, passes, swept)
+    with progress(f"timing {len(todo)} entries"):
+        return list(sweep(todo, this_run, timer))
 
 
 def start_run(number: int, date: str, timer: Timer, commit: str = "") -> Run:

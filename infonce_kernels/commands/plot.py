@@ -2,7 +2,11 @@
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
 
 from infonce_kernels.bench import records
 
@@ -41,6 +45,7 @@ def _run(options: argparse.Namespace) -> int:
     except FileNotFoundError as error:
         print(f"infonce plot: {error}", file=sys.stderr)
         return 2
-    written = plots.write(record, options.folder, options.format)
+    bar = partial(track, description="drawing", console=Console(stderr=True))
+    written = plots.write(record, options.folder, options.format, bar)
     print(f"{record.stamp}; wrote", *written, sep="\n  ")
     return 0

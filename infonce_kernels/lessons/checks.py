@@ -132,6 +132,26 @@ def check_accuracy(text: str) -> str:
     return "the accuracy came for free: no further pass over the similarities"
 
 
+@check
+def check_without_matrix(least_ms: Callable[[int, int, int, int, float, float], float]) -> str:
+    """Lesson 04: `least_ms(B, N, D, itemsize, copy_tbps, matrix_tflops)` -> milliseconds."""
+    # With 1 TB/s and 1000 TFLOP/s a byte takes 1e-9 ms and a FLOP 1e-12.
+    for case, arguments, expected in (
+        # 2 * 4096 * 40960 * 512 FLOPs; 2 bytes of each of 49152 * 512 numbers take 0.05 ms.
+        ("large, 2 bytes a number", (4096, 40960, 512, 2, 1.0, 1000.0), 0.171799),
+        # 4 (2 + 10 ** 6) 128 bytes and one loss; the FLOPs take 0.000256 ms.
+        ("one query and a million negatives", (1, 10**6, 128, 4, 1.0, 1000.0), 0.512001),
+        # 4 (2 * 10 ** 6 + 1) 8 bytes of operands, and 4 a query for the losses.
+        ("a million queries and one negative", (10**6, 1, 8, 4, 1.0, 1000.0), 0.068),
+        ("twice the bandwidth, where bytes count", (1, 10**6, 128, 4, 2.0, 1000.0), 0.256001),
+        ("half the rate, where FLOPs count", (4096, 40960, 512, 4, 1.0, 500.0), 0.343597),
+    ):
+        got = float(least_ms(*arguments))
+        if not abs(got - expected) <= 1e-3 * expected:
+            raise NotYet(f"{case}: {got:.4g} ms, but {expected:.4g} is the least")
+    return "a limit for every size, whichever of bytes and FLOPs it is"
+
+
 def _near(query: Tensor, positive: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The positive moved so near to its query that some queries win and some lose."""
     return query, query + 0.8 * positive, negatives

@@ -1,4 +1,5 @@
-"""`make sync`: writes notebooks/NN_name.ipynb again from notebooks/src/NN_name.md.
+"""`make sync`: writes notebooks/NN_name.ipynb again from notebooks/src/NN_name.md, and README's
+figure and tables from the record.
 
 The source is the truth. Cells that it still has keep their ids; everything is executed anew, on
 the CPU path; what varies from run to run is left out; a file is written only where its content
@@ -16,7 +17,8 @@ import nbformat
 from jupytext.combine import combine_inputs_with_outputs
 from nbformat import NotebookNode
 
-from infonce_kernels.lessons import NOTEBOOKS, SOURCES
+from infonce_kernels.bench import records
+from infonce_kernels.lessons import NOTEBOOKS, ROOT, SOURCES, readme
 from infonce_kernels.lessons.form import canonical
 from infonce_kernels.lessons.kernel import NotebookError, run_notebook
 
@@ -112,9 +114,22 @@ def main(arguments: list[str] | None = None) -> int:
             problems.append(str(error))
             outcome = "FAILED"
         print(f"{outcome}, {time.perf_counter() - start:.1f} s", flush=True)
+    if not options.lessons:
+        problems += _readme(options.check)
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0
+
+
+def _readme(check: bool) -> list[str]:
+    """Writes what README has from the record, or says that it is out of step."""
+    record = records.latest()
+    if check:
+        text = readme.README.read_text("utf-8")
+        return [] if readme.update(text, record) == text else ["README.md: run `make sync`"]
+    for path in readme.write(record):
+        print(f"{path.relative_to(ROOT)} written", flush=True)
+    return []
 
 
 if __name__ == "__main__":

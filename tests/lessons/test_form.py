@@ -141,6 +141,12 @@ def test_every_check_is_seen_to_fail() -> None:
     assert {row[0] for row in table.args[1]} == set(form.CHECKS)
 
 
+def test_a_cell_that_shows_a_record_may_hold_times(notebook: NotebookNode) -> None:
+    stored_time(notebook)
+    notebook.cells[FIGURE].metadata.tags = ["recorded"]
+    assert form.check_nothing_varies(notebook) == []
+
+
 @pytest.mark.parametrize(
     "text",
     [

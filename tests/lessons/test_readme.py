@@ -1,0 +1,64 @@
+"""README's part that comes from the record."""
+
+import dataclasses
+import re
+
+import matplotlib
+import pytest
+
+from infonce_kernels import plots
+from infonce_kernels.bench import records
+from infonce_kernels.lessons import ROOT, readme
+
+
+@pytest.fixture(scope="module")
+def record():
+    return records.latest()
+
+
+def test_readme_is_what_the_record_says(record):
+    text = readme.README.read_text("utf-8")
+    assert readme.update(text, record) == text, "run `make sync`"
+
+
+def test_the_figure_is_what_the_record_says(record, tmp_path):
+    drawn = plots.speedup(record).save(tmp_path / "speedup.svg")
+    pinned = re.search(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    if drawn.read_bytes() != readme.FIGURE.read_bytes() and matplotlib.__version__ != pinned[1]:
+        pytest.skip("another matplotlib draws other lines")
+    assert drawn.read_text() == readme.FIGURE.read_text(), "run `make sync`"
+
+
+def test_a_changed_time_changes_the_table(record):
+    text = readme.README.read_text("utf-8")
+    rows = [
+        dataclasses.replace(row, cold_ms=row.cold_ms * 2)
+        if row.key == ("auto", "forward", "ieee", 256, 512, 2560)
+        else row
+        for row in record
+    ]
+    changed = readme.update(text, records.Record(record.path, rows))
+    (line,) = set(changed.splitlines()) - set(text.splitlines())
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    before = record.row("auto", "forward", "ieee", 256, 2560, 512).cold_ms
+    eager = record.row("eager", "forward", "ieee", 256, 2560, 512).cold_ms
+    assert float(cells[4]) == pytest.approx(2 * before, rel=0.01)
+    assert float(cells[5]) == pytest.approx(eager / before / 2, rel=0.05)
+
+
+def test_what_failed_says_so(record):
+    rows = [
+        dataclasses.replace(row, status="out of memory", cold_ms=None)
+        if row.key == ("eager", "both", "ieee", 16384, 512, 163840)
+        else row
+        for row in record
+    ]
+    section = readme.section(records.Record(record.path, rows))
+    (line,) = (li for li in section.splitlines() if li.startswith("| 16384, 512, 163840 | float32"))
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert (cells[6], cells[9]) == ("out of memory", "–")
+
+
+def test_without_markers_nothing_is_written():
+    with pytest.raises(ValueError, match=r"README\.md has no <!-- from the record"):
+        readme.update("# another text", records.latest())
