@@ -12,7 +12,9 @@ FLOAT = 4  # bytes
 
 @dataclass(frozen=True)
 class Cost:
-    """A prediction: its bytes are those that perfect caches would move."""
+    """A prediction. Its bytes assume that every pass over a matrix goes to memory and no element is
+    fetched twice within a pass; a cache that holds a matrix from one pass to the next saves more.
+    """
 
     launches: int
     flops: int
@@ -75,11 +77,15 @@ def _forward(launches: int, passes: int) -> Callable[[int, int, int], Cost]:
     return cost
 
 
-def _backward(launches: int, passes: int) -> Callable[[int, int, int], Cost]:
-    """Two products, of the (B, N) gradient with either operand; each gradient is written once."""
+def _backward(launches: int, passes: int, copies: float = 0.0) -> Callable[[int, int, int], Cost]:
+    """Two products, of the (B, N) gradient with either operand; each gradient is written once.
+
+    copies: passes over the negatives besides.
+    """
 
     def cost(B: int, N: int, D: int) -> Cost:
         moved = 2 * _operands(B, N, D) + 2 * _rows(B, D) + FLOAT * passes * B * N
+        moved += int(FLOAT * copies * N * D)
         return Cost(launches, 4 * B * N * D, moved)
 
     return cost
@@ -90,7 +96,9 @@ def _backward(launches: int, passes: int) -> Callable[[int, int, int], Cost]:
 # one written by log_softmax; read and written by the division; read by each product. (v0 itself is
 # right where the original model is not, by operations that move more.)
 # v1 and v2 forward: written, read for the maximum, read for the sum; backward: read, its gradient
-# written and read twice. v3 repeats the maximum and the sum in backward: two reads more.
+# written and read twice. v3 repeats the maximum and the sum in backward: two reads more; and
+# PyTorch copies the negatives without infinities: abs reads and writes, the comparison reads and
+# writes a byte, where reads both and writes.
 # Launches of PyTorch's own operations were counted by the profiler of torch 2.11 on an H200.
 LADDER = (
     Rung(
@@ -117,10 +125,20 @@ LADDER = (
         "v3_fused",
         "cuBLAS similarities, then one block a query does the rest",
         _forward(2, 3),
-        _backward(9, 6),
+        _backward(9, 6, copies=5.5),
         tiers=("ieee", "tf32"),
     ),
 )
+
+
+def least(pass_: str, B: int, N: int, D: int, itemsize: int = FLOAT) -> Cost:
+    """What no implementation can do without: operands read and gradients written once, the FLOPs.
+
+    Backward needs two products besides forward's one. itemsize: bytes of an operand's element.
+    """
+    both = pass_ == "both"
+    moved = itemsize * (2 * B + N) * D
+    return Cost(1, (6 if both else 2) * B * N * D, 2 * moved if both else moved)
 
 
 _BY_NAME = {rung.name: rung for rung in LADDER}

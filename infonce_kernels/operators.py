@@ -210,12 +210,16 @@ class _Losses(torch.autograd.Function):
         _, similarities, statistics = output
         ctx.precision = precision
         ctx.mark_non_differentiable(similarities, statistics)
+        # Else autograd makes a (B, N) matrix of zeros for the similarities, which have no gradient.
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(
             query, positive, negatives, temperature_tensor, similarities, statistics
         )
 
     @staticmethod
     def backward(ctx, grad_loss, *_):
+        if grad_loss is None:
+            return (None,) * 7
         query, positive, negatives, temperature_tensor, similarities, statistics = ctx.saved_tensors
         wanted = [ctx.needs_input_grad[k] for k in (0, 1, 2, 4)]
         if torch.is_grad_enabled():

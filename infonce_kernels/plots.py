@@ -227,7 +227,7 @@ def time(
     """Draws time against work along a sweep, by default over the batch, with the limit below it.
 
     The limit is one launch, estimated as eager's least time over its launches, and then what the
-    leanest subject's bytes or FLOPs need at the run's ceilings. Arguments are those of `speedup`.
+    operands' bytes or the FLOPs need at the run's ceilings. Arguments are those of `speedup`.
     """
     sweep = sweep or batch()
 
@@ -248,8 +248,8 @@ def time(
         [_PASSES[pass_], _TIERS[tier], sweep.caption, _TIMERS[timer]],
         _stamp(record, measured),
         [
-            f"limit: one launch ({_ms(launch, 2)}, from eager's least time), then bytes and FLOPs "
-            f"at {roof.copy_tbps:.3g} TB/s and {roof.matrix_tflops:.3g} TFLOP/s",
+            f"limit: one launch ({_ms(launch, 2)}, from eager's least time), then operands and "
+            f"FLOPs at {roof.copy_tbps:.3g} TB/s and {roof.matrix_tflops:.3g} TFLOP/s",
             *_notes(layers, rows),
         ],
     )
@@ -280,7 +280,7 @@ def _flops(value: float) -> str:
 def _limit(
     shown: Iterable[Row], rows: Iterable[Row], timer: str
 ) -> tuple[float, dict[float, float]]:
-    """Milliseconds of a launch, and by work those that nobody shown can go below."""
+    """Milliseconds of a launch, and by work those that nobody can go below."""
     time = _time(timer)
     eager = [row for row in rows if row.name == "eager" and row.model_launches]
     launch = min((t / row.model_launches for row in eager if (t := time(row))), default=0.0)
@@ -371,8 +371,8 @@ def roofline(
 
     FLOPs and bytes are those of the cost model, so a point may lie above the memory's roof: its
     bytes came from a cache. A line joins a subject's points from centre to centre. names: the
-    subjects, by default the rungs and eager: of other baselines no bytes are predicted but those
-    of the operands. Other arguments are those of `speedup`.
+    subjects, by default the rungs and eager; those without predicted bytes are left out. Other
+    arguments are those of `speedup`.
     """
     sizes = [CENTRES[centre] for centre in centres]
 
@@ -380,6 +380,7 @@ def roofline(
         rows = [r for r in rows if (r.B, r.D, r.N) in sizes and (r.pass_, r.tier) == (pass_, tier)]
         if names is None:
             rows = [row for row in rows if row.kind == "rung" or row.name == "eager"]
+        rows = [row for row in rows if _intensity(row) or not row.ok]
         return sorted(_chosen(rows, names), key=lambda row: row.B)
 
     def draw(rows: Iterable[Row]) -> Curves:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import forward_ad
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from infonce_kernels import InfoNCE, build, info_nce, source
 from infonce_kernels.reference import truth
@@ -748,3 +749,26 @@ def test_a_library_without_the_launchers_is_refused():
     )
     with pytest.raises(ValueError, match="infonce_backward and no infonce_forward"):
         info_nce(_Q, _P, _N, rung=library)
+
+
+@pytest.mark.parametrize(("rung", "device"), KERNEL_PATHS)
+def test_backward_fills_no_matrix_for_a_gradient_that_is_none(rung, device):
+    class Filled(TorchDispatchMode):
+        """The shapes of all tensors that are filled with zeros."""
+
+        def __init__(self):
+            super().__init__()
+            self.shapes = []
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if "zero" in func._schema.name:
+                self.shapes.append(tuple(result.shape))
+            return result
+
+    B, N, D = 8, 20, 5
+    leaves = [torch.randn(n, D, device=device, requires_grad=True) for n in (B, B, N)]
+    loss = info_nce(*leaves, rung=rung)
+    with Filled() as filled:
+        loss.backward()
+    assert (B, N) not in filled.shapes

@@ -311,13 +311,10 @@ def test_time_lies_above_the_limit() -> None:
 
 
 def test_the_limit_is_that_of_the_bytes_where_they_take_longer() -> None:
-    size, moved = (4096, 64, 40960), 2_000_000_000  # 0.5 ms at 4 TB/s; 0.43 ms at 50 TFLOP/s
-    rows = [
-        row("eager", *size, 2.0, model_bytes=2 * moved),
-        row("v3_fused", *size, 1.0, model_bytes=moved),
-    ]
-    figure = plots.time(small_record(*rows), plots.dim("large"))
-    assert xy(figure, "limit") == [(2 * 4096 * 64 * 40960, pytest.approx(0.5))]
+    size = (8, 512, 2560)  # 4 * (8 + 8 + 2560) * 512 bytes at 4 TB/s; 0.4 us at 50 TFLOP/s
+    rows = [row("eager", *size, 2.0, model_launches=2_000_000), row("v3_fused", *size, 1.0)]
+    figure = plots.time(small_record(*rows), plots.Sweep("few", "N", size, "B = 8, D = 512"))
+    assert xy(figure, "limit") == [(2 * 8 * 512 * 2560, pytest.approx(1.319e-3, rel=1e-3))]
 
 
 def test_memory_is_drawn_beside_the_matrix() -> None:

@@ -36,11 +36,13 @@ from rich.table import Table
 from rich.text import Text
 
 from infonce_kernels import ladder
-from infonce_kernels.bench.records import FOLDER, source_hash
+from infonce_kernels.bench import records
+from infonce_kernels.bench.records import source_hash
 from infonce_kernels.bench.subjects import DTYPES, PASSES
 from infonce_kernels.build.demangle import function_name
 
 Dim = tuple[int, int, int]
+SUFFIX = "-counters"  # of a record's name, after the date
 
 
 class CountersUnavailable(RuntimeError):
@@ -515,18 +517,14 @@ def read(path: str | Path) -> list[Kernel]:
         return [_read_line(line) for line in csv.DictReader(file)]
 
 
-def record_path(call: Call) -> Path:
-    """Where a record of counts belongs: results/<gpu>-<date>-counters.csv in the package."""
-    gpu = re.sub(r"\W+", "-", call.gpu.lower())
-    return FOLDER / f"{gpu}-{call.date}-counters.csv"
-
-
 def load_latest() -> list[Kernel]:
     """The newest record of counts that ships with the package. Raises FileNotFoundError."""
-    date = len("2026-12-01-counters")
-    paths = sorted(FOLDER.glob("*-counters.csv"), key=lambda path: path.stem[-date:])
+    date = len("2026-12-01" + SUFFIX)
+    paths = sorted(records.FOLDER.glob(f"*{SUFFIX}.csv"), key=lambda path: path.stem[-date:])
     if not paths:
-        raise FileNotFoundError(f"{FOLDER} holds no counts; `infonce counters --record` makes some")
+        raise FileNotFoundError(
+            f"{records.FOLDER} holds no counts; `infonce counters --record` makes some"
+        )
     return read(paths[-1])
 
 

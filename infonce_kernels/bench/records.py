@@ -8,7 +8,9 @@ however it ends.
 import csv
 import dataclasses
 import hashlib
+import io
 import json
+import re
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 from infonce_kernels import ladder
+from infonce_kernels.bench.subjects import DTYPES
 from infonce_kernels.build.source import load as load_source
 from infonce_kernels.build.source import without_comments
 
@@ -59,7 +62,8 @@ class Row:
 
     `error` is the largest relative error of the loss (and, in norm, of the gradients) against
     float64 after the timed calls. `peak_bytes` is what a call allocates at most beyond its inputs.
-    `ran` is the rung that "auto" chose.
+    `model_...` is the rung's prediction; where none says what moves, its bytes are None. `ran` is
+    the rung that "auto" chose. `note` is what else one must know to read the figures.
     """
 
     run: Run
@@ -91,6 +95,7 @@ class Row:
     model_bytes: int | None = None
     model_flops: int | None = None
     leaves_out: str = ""
+    note: str = ""
     source_hash: str = ""
 
     @property
@@ -118,15 +123,21 @@ class Row:
 
     @property
     def limit_ms(self) -> float | None:
-        """The least time at this run's ceilings: that of the bytes or of the FLOPs, the longer."""
+        """The least time that any implementation needs at this run's ceilings.
+
+        The same for all that solve the same problem in the same tier: that of the FLOPs or of the
+        operands' bytes, the longer.
+        """
         matrix = self.run.matrix_tflops.get(self.tier)
-        if self.model_bytes is None or self.model_flops is None or matrix is None:
+        if matrix is None:
             return None
-        return 1e-9 * max(self.model_bytes / self.run.copy_tbps, self.model_flops / matrix)
+        itemsize = DTYPES[self.tier].itemsize
+        least = ladder.least(self.pass_, self.B, self.N, self.D, itemsize)
+        return 1e-9 * max(least.bytes / self.run.copy_tbps, least.flops / matrix)
 
     @property
     def fraction(self) -> float | None:
-        """Of the ceiling: `limit_ms` over the cold time; above 1 where caches kept the bytes."""
+        """`limit_ms` over the cold time: how much of the time is what no one can do without."""
         if self.limit_ms is None or self.cold_ms is None:
             return None
         return self.limit_ms / self.cold_ms
@@ -148,11 +159,20 @@ def _rate(amount: int | None, ms: float | None) -> float | None:
 
 
 class Record:
-    """What a file holds: the newest row of each measurement, in the order of the file."""
+    """What a file holds: of each measurement the newest row, or the newest that succeeded.
+
+    Raises ValueError where the rows are of several GPUs: they do not compare.
+    """
 
     def __init__(self, path: Path, rows: list[Row]) -> None:
+        if len(gpus := {row.run.gpu for row in rows}) > 1:
+            raise ValueError(f"{path} mixes {' and '.join(sorted(gpus))}: a file a GPU")
+        newest: dict[tuple[object, ...], Row] = {}
+        for row in rows:
+            if row.ok or not (row.key in newest and newest[row.key].ok):
+                newest[row.key] = row
         self.path = path
-        self.rows = list({row.key: row for row in rows}.values())
+        self.rows = list(newest.values())
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -178,15 +198,23 @@ class Record:
     @property
     def stamp(self) -> str:
         """For figures: "recorded on NVIDIA H200, 2026-12-01"; says so where the text is older."""
-        run = self.rows[-1].run
+        if not self.rows:
+            return "an empty record"
+        dates = sorted({row.run.date for row in self.rows})
+        when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
         one_of_each = {(row.ran or row.name, row.source_hash): row for row in self.rows}.values()
         older = ", older source" if any(row.is_stale for row in one_of_each) else ""
-        return f"recorded on {run.gpu}, {run.date}{older}"
+        return f"recorded on {self.rows[0].run.gpu}, {when}{older}"
 
 
 def _matches(row: Row, name: str, wanted: object) -> bool:
     value = getattr(row, name)
     return value in wanted if isinstance(wanted, tuple) else value == wanted
+
+
+def path(gpu: str, date: str, suffix: str = "") -> Path:
+    """Where the package keeps what was measured on a GPU on a date."""
+    return FOLDER / f"{re.sub(r'[^a-z0-9]+', '-', gpu.lower())}-{date}{suffix}.csv"
 
 
 def latest() -> Record:
@@ -199,38 +227,79 @@ def latest() -> Record:
 
 
 def read(path: str | Path) -> Record:
-    """The record in a CSV file with its runs in the JSON file beside it."""
+    """The record in a CSV file with its runs in the JSON file beside it.
+
+    Raises FileNotFoundError where either is not there, ValueError naming the line that is no row.
+    """
     path = Path(path)
     runs = {run.number: run for run in read_runs(path)}
+    rows = []
     with path.open(newline="", encoding="utf-8") as file:
-        rows = [_parse(line, runs) for line in csv.DictReader(file)]
+        for line in (lines := csv.DictReader(file)):
+            try:
+                rows.append(_parse(line, runs))
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(
+                    f"{path}, line {lines.line_num} is no row of a record ({error!r}): "
+                    "take it out, or measure again into a new file"
+                ) from error
     return Record(path, rows)
 
 
 def read_runs(path: Path) -> list[Run]:
-    """The runs of the record in CSV file `path`; none where there is no such file yet."""
+    """The runs of the record in CSV file `path`. Raises FileNotFoundError."""
     runs = path.with_suffix(".json")
     if not runs.exists():
-        return []
+        raise FileNotFoundError(f"{runs} is missing: it says on what machine {path.name} was made")
     return [Run(**run) for run in json.loads(runs.read_text(encoding="utf-8"))]
 
 
+def check(path: Path) -> None:
+    """Whether a run can be appended to the record in `path`; makes the folder where needed.
+
+    Raises ValueError naming the remedy, before anything is measured.
+    """
+    if path.suffix != ".csv":
+        raise ValueError(f"record {path} must end in .csv: its runs go into a .json beside it")
+    if path.exists():
+        read(path)
+        with path.open(encoding="utf-8") as file:
+            if next(csv.reader(file), None) != _CSV:
+                raise ValueError(f"{path} has other columns than this version: use a new file")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8"):
+        pass
+
+
 class Writer:
-    """Appends a run to a record, row by row. Makes the file where there is none."""
+    """Appends a run to a record, row by row. Makes the file where there is none.
+
+    `run` is the given one under the next number of this record.
+    """
 
     def __init__(self, path: str | Path, run: Run) -> None:
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        runs = [dataclasses.asdict(r) for r in [*read_runs(self.path), run]]
-        self.path.with_suffix(".json").write_text(json.dumps(runs, indent=1) + "\n", "utf-8")
-        if not self.path.exists():
-            with self.path.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file, lineterminator="\n").writerow(_CSV)
+        runs = self.path.with_suffix(".json")
+        before = read_runs(self.path) if runs.exists() else []
+        number = 1 + max((run.number for run in before), default=0)
+        self.run = dataclasses.replace(run, number=number)
+        text = json.dumps([dataclasses.asdict(r) for r in [*before, self.run]], indent=1)
+        # Whole or not at all: a file cut in the middle would lose every run.
+        temporary = runs.with_suffix(".new")
+        temporary.write_text(text + "\n", "utf-8")
+        temporary.replace(runs)
+        if not self.path.exists() or not self.path.stat().st_size:
+            self._append(_CSV)
 
     def write(self, row: Row) -> None:
         columns = _columns(row)
-        with self.path.open("a", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerow(_text(columns[name]) for name in _CSV)
+        self._append([_text(columns[name]) for name in _CSV])
+
+    def _append(self, cells: list[str]) -> None:
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\n").writerow(cells)
+        with self.path.open("a", encoding="utf-8", newline="") as file:
+            file.write(line.getvalue())  # in one piece, so that a kill leaves no half of a line
 
 
 _FIELDS = {f.name: f for f in dataclasses.fields(Row)}

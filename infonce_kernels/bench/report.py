@@ -1,7 +1,8 @@
 """Rows as tables for a terminal: one a size, tier and pass, rivals side by side.
 
-"±" is half the distance from the 20th to the 80th percentile; "limit" is the least time that this
-run's ceilings allow over the time measured.
+"±" is half the distance from the 20th to the 80th percentile; "of limit" is the least time that
+anyone needs at this run's ceilings over the time measured; "TB/s" is of the bytes that the rung is
+predicted to move.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,7 +44,7 @@ def _table(rows: list[Row]) -> Table:
         collapse_padding=True,
     )
     table.add_column("", no_wrap=True)
-    headings = ("cold ms", "±", "graph", "wall", "x eager", "TB/s", "TFLOP/s", "limit", "MB")
+    headings = ("cold ms", "±", "graph", "wall", "x eager", "TB/s", "TFLOP/s", "of limit", "MB")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     eager = next((row for row in rows if row.name == "eager" and row.cold_ms), None)
@@ -53,6 +54,7 @@ def _table(rows: list[Row]) -> Table:
             table.add_row(row.name + mark, *_figures(row, eager), style="" if row.ok else "red")
     notes = [f"* {row.name} leaves out {row.leaves_out}" for row in rows if row.leaves_out]
     notes += [f"{row.name}: {row.status}" for row in rows if not row.ok]
+    notes += [f"{row.name}: {row.note}" for row in rows if row.note]
     table.caption = escape("\n".join(notes)) or None
     table.caption_justify = "left"
     return table
@@ -67,11 +69,17 @@ def _figures(row: Row, eager: Row | None) -> list[str]:
         _ms(row.graph_ms),
         _ms(row.wall_ms),
         ratio,
-        "caches" if row.tbps is None else f"{row.tbps:.2f}",
+        _bandwidth(row),
         f"{row.tflops:.1f}",
         "" if row.fraction is None else f"{row.fraction:.0%}",
         f"{row.peak_bytes / 1e6:.0f}",
     ]
+
+
+def _bandwidth(row: Row) -> str:
+    if row.tbps is not None:
+        return f"{row.tbps:.2f}"
+    return "" if row.model_bytes is None else "caches"
 
 
 def _ms(value: float | None) -> str:

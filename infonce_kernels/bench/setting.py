@@ -11,16 +11,26 @@ def matmul_setting(tier: str) -> Iterator[None]:
     """TF32 for tier "tf32", IEEE for every other; what held before comes back.
 
     The eager baseline has no argument for its precision, so the setting is all there is to set.
+    PyTorch has two interfaces for it, whose getters raise where the other one has spoken. The older
+    one is used as long as it answers: other packages still read it, torch.compile among them.
     """
-    matmul = torch.backends.cuda.matmul
+    backends = [b for b in _matmul_backends() if hasattr(b, "fp32_precision")]
+    before = [backend.fp32_precision for backend in backends]
     try:
-        name, value, before = "allow_tf32", tier == "tf32", matmul.allow_tf32
+        legacy = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if tier == "tf32" else "highest")
     except RuntimeError:
-        # The program has set it by the API of torch >= 2.9, and the two may not be mixed.
-        value = "tf32" if tier == "tf32" else "ieee"
-        name, before = "fp32_precision", matmul.fp32_precision
-    setattr(matmul, name, value)
+        legacy = None
+        torch.backends.cuda.matmul.fp32_precision = "tf32" if tier == "tf32" else "ieee"
     try:
         yield
     finally:
-        setattr(matmul, name, before)
+        if legacy is not None:
+            torch.set_float32_matmul_precision(legacy)
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision
+
+
+def _matmul_backends() -> list[object]:
+    """What holds the setting: that of the CPU changes with the GPU's in the older interface."""
+    return [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul]

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from infonce_kernels import ladder, reference
-from infonce_kernels.loss import info_nce
+from infonce_kernels.ladder import Cost
+from infonce_kernels.loss import automatic_rung, info_nce
 
 # query (B, D), positive (B, D), negatives (N, D) -> mean loss, a scalar.
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -36,8 +37,10 @@ class Subject:
     kind: "rung", "baseline" or "peer", another package. make: (tier, temperature) -> the function
     to time. leaves_out: what of the loss it does not do. cannot: (B, N, D, pass) -> why it does not
     run there, or None. expected: (query, positive, negatives, temperature), float64 -> the mean of
-    what it computes, where that is not `info_nce`. distribution: the package whose version is
-    recorded.
+    what it computes, where that is not `info_nce`. each: (tier, temperature) -> the function that
+    gives each query's loss (B,), where there is one: a mean hides a wrong query among many right
+    ones. cost: (pass, B, N, D) -> what it moves in float32, where that is known. distribution: the
+    package whose version is recorded.
     """
 
     name: str
@@ -48,11 +51,15 @@ class Subject:
     distribution: str = ""
     cannot: Callable[[int, int, int, str], str | None] = _everywhere
     expected: Callable[[Tensor, Tensor, Tensor, float], Tensor] | None = None
+    each: Callable[[str, float], Loss] | None = None
+    cost: Callable[[str, int, int, int], Cost] | None = None
 
 
-def _rung(name: str) -> Callable[[str, float], Loss]:
+def _rung(name: str, reduction: str = "mean") -> Callable[[str, float], Loss]:
     def make(tier: str, temperature: float) -> Loss:
-        return partial(info_nce, temperature=temperature, rung=name, precision=tier)
+        return partial(
+            info_nce, temperature=temperature, rung=name, precision=tier, reduction=reduction
+        )
 
     return make
 
@@ -84,8 +91,17 @@ def strongest(query: Tensor, positive: Tensor, negatives: Tensor, temperature: f
     return F.softplus(log_sum_exp - positive_logit).mean()
 
 
-RUNGS = tuple(Subject(rung.name, "rung", _rung(rung.name), rung.tiers) for rung in ladder.LADDER)
-AUTO = Subject("auto", "rung", _rung("auto"), ("ieee", "tf32", "bf16"))
-EAGER = Subject("eager", "baseline", _eager, ("ieee", "tf32", "bf16"))
+def _subject(name: str, tiers: tuple[str, ...], rung: ladder.Rung) -> Subject:
+    # v0's cost is that of the original model, whose rung it is, and not of its own operations.
+    cost = rung.cost if rung.is_kernel else None
+    return Subject(name, "rung", _rung(name), tiers, each=_rung(name, "none"), cost=cost)
+
+
+RUNGS = tuple(_subject(rung.name, rung.tiers, rung) for rung in ladder.LADDER)
+_AUTOMATIC = ladder.rung(automatic_rung(True, torch.float32))
+AUTO = _subject("auto", ("ieee", "tf32", "bf16"), _AUTOMATIC)
+EAGER = Subject(
+    "eager", "baseline", _eager, ("ieee", "tf32", "bf16"), cost=ladder.rung("v0_reference").cost
+)
 COMPILE = Subject("compile", "baseline", _compiled, EAGER.tiers)
 STRONGEST = Subject("strongest", "baseline", _strongest, EAGER.tiers)

@@ -13,23 +13,27 @@ import torch
 Call = Callable[[], object]
 
 TIMER = "CUDA events, launches queued ahead; median, 20th and 80th percentile"
-L2 = "flushed before each call by writing 4 times its size; not flushed for wall and sustained"
+L2 = "before each call overwritten by 4 times its size; as it is for wall and sustained"
 
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds a call: median, 20th and 80th percentile of `calls` calls."""
+    """Milliseconds a call: median, 20th and 80th percentile of `calls` calls.
+
+    `waited`: whether the GPU waited for the CPU within the calls, so that its time is in them.
+    """
 
     median: float
     p20: float
     p80: float
     calls: int
+    waited: bool = False
 
 
-def _times(samples: list[float], calls: int) -> Times:
+def _times(samples: list[float], calls: int, waited: bool = False) -> Times:
     ordered = sorted(samples)
     p20, median, p80 = (ordered[round(q * (len(ordered) - 1))] for q in (0.2, 0.5, 0.8))
-    return Times(median, p20, p80, calls)
+    return Times(median, p20, p80, calls, waited)
 
 
 class OverLimit(Exception):
@@ -42,14 +46,14 @@ class OverLimit(Exception):
 class Timer:
     """Times calls on the current CUDA device.
 
-    budget_s: about how long each column may take; medians of fewer than five calls happen only
-    where a single call takes a fifth of it. limit_s: a call that takes longer is not repeated.
+    budget_s: about how long each column may take; it is exceeded for five calls at least. limit_s:
+    a call that takes longer is not repeated.
     """
 
     def __init__(self, budget_s: float = 0.25, limit_s: float = 1.0) -> None:
         self.budget_s = budget_s
         self.limit_s = limit_s
-        properties = torch.cuda.get_device_properties()
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         self._flush = torch.empty(properties.L2_cache_size, dtype=torch.int32, device="cuda")
         self._cycles_per_second = 0.0
 
@@ -78,11 +82,19 @@ class Timer:
     def cold(self, call: Call, seconds: float) -> Times:
         """GPU time between two events around a call, with the L2 cache flushed.
 
-        A pause on the GPU, twice as long as the CPU takes to queue a call, keeps the CPU's time out
-        of the interval (20 ms at most: a call that waits for the GPU never gets ahead of it).
+        A pause on the GPU lets the CPU queue the whole call, so that none of its time is in the
+        interval. Samples whose pause was over too soon are left out, and a longer pause is tried;
+        where none is long enough the call itself waits for the GPU, and `waited` says so.
         seconds: about what a call takes, from `warm_up`.
         """
-        return self._events(call, seconds, pause=min(2 * self._host_seconds(call), 0.02))
+        pause = 2 * self._host_seconds(call)
+        for _ in range(3):
+            samples, late = self._events(call, seconds, min(pause, 0.05))
+            ahead = [ms for ms, was_late in zip(samples, late, strict=True) if not was_late]
+            if 2 * len(ahead) >= len(samples):
+                return _times(ahead, len(ahead))
+            pause *= 3
+        return _times(samples, len(samples), waited=True)
 
     def graph(self, call: Call, seconds: float) -> tuple[Times, object]:
         """The same for the replay of a CUDA graph of `call`, and what the last replay returned.
@@ -97,20 +109,31 @@ class Timer:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             result = call()
-        return self._events(graph.replay, seconds, pause=100e-6), result
+        samples, _ = self._events(graph.replay, seconds, pause=200e-6)
+        return _times(samples, len(samples)), result
 
     def wall(self, call: Call, seconds: float) -> Times:
         """The host's clock over back-to-back calls; one sample is the mean of several."""
-        calls = _repeats(self.budget_s / 10, seconds, 1, 100)
-        samples = []
-        for _ in range(_repeats(self.budget_s, calls * seconds, 3, 10)):
-            samples.append(1e3 * self._seconds(lambda: [call() for _ in range(calls)][-1]) / calls)
+        seconds = self._back_to_back(call, _repeats(0.02, seconds, 1, 50))  # without waiting
+        calls = _repeats(self.budget_s / 20, seconds, 1, 200)
+        samples = [
+            1e3 * self._back_to_back(call, calls)
+            for _ in range(_repeats(self.budget_s, calls * seconds, 5, 20))
+        ]
         return _times(samples, calls * len(samples))
 
     def sustained(self, call: Call, seconds: float, for_s: float = 1.0) -> float:
         """Milliseconds a call over `for_s` of back-to-back calls: power and heat have settled."""
-        calls = _repeats(for_s, seconds, 3, 1_000_000)
-        return 1e3 * self._seconds(lambda: [call() for _ in range(calls)][-1]) / calls
+        return 1e3 * self._back_to_back(call, _repeats(for_s, seconds, 3, 1_000_000))
+
+    def _back_to_back(self, call: Call, calls: int) -> float:
+        """Seconds a call."""
+
+        def repeated() -> None:
+            for _ in range(calls):
+                call()
+
+        return self._seconds(repeated) / calls
 
     @staticmethod
     def peak_bytes(call: Call) -> int:
@@ -127,18 +150,20 @@ class Timer:
         """Waits for the GPU. Raises where it is lost, as after an illegal memory access."""
         torch.cuda.synchronize()
 
-    def _events(self, call: Call, seconds: float, pause: float) -> Times:
-        pairs = []
-        for _ in range(_repeats(self.budget_s, seconds + pause, 3, 100)):
+    def _events(self, call: Call, seconds: float, pause: float) -> tuple[list[float], list[bool]]:
+        """Milliseconds of each call, and whether the GPU began it before all of it was queued."""
+        pairs, late = [], []
+        for _ in range(_repeats(self.budget_s, seconds + pause, 5, 100)):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             self._flush.zero_()
             torch.cuda._sleep(int(pause * self._clock()))
             start.record()
             call()
             end.record()
+            late.append(start.query())
             pairs.append((start, end))
         torch.cuda.synchronize()
-        return _times([start.elapsed_time(end) for start, end in pairs], len(pairs))
+        return [start.elapsed_time(end) for start, end in pairs], late
 
     @staticmethod
     def _host_seconds(call: Call) -> float:

@@ -2,14 +2,13 @@
 
 import argparse
 import json
-from pathlib import Path
 
 from rich.console import Console
 
 from infonce_kernels import ladder
-from infonce_kernels.bench import counters, records, sizes, subjects
+from infonce_kernels.bench import counters, sizes, subjects
 from infonce_kernels.build import BuildError
-from infonce_kernels.commands.bench import parse_size
+from infonce_kernels.commands.arguments import add_json, add_record, record_path, size
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -24,20 +23,13 @@ def add(commands: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--size",
         default=sizes.CENTRES["small"],
-        type=parse_size,
+        type=size,
         metavar="B,D,N",
         help="default: 256,512,2560",
     )
     parser.add_argument("--tier", default="ieee", choices=("ieee", "tf32"))
-    parser.add_argument(
-        "--record",
-        nargs="?",
-        type=Path,
-        const=records.FOLDER,
-        metavar="FILE",
-        help="keep the counts (default: results/<gpu>-<date>-counters.csv of the package)",
-    )
-    parser.add_argument("--json", action="store_true", help="for a script to read")
+    add_record(parser, "keep the counts", counters.SUFFIX)
+    add_json(parser)
     parser.set_defaults(command=_run)
 
 
@@ -55,8 +47,8 @@ def _run(options: argparse.Namespace) -> int:
     else:
         Console().print(counters.render(kernels))
     if options.record:
-        own = options.record != records.FOLDER
-        path = options.record if own else counters.record_path(kernels[0].call)
+        call = kernels[0].call
+        path = record_path(options.record, call.gpu, call.date, counters.SUFFIX)
         counters.write(kernels, path)
         console.print(f"recorded in {path}", highlight=False)
     return 0

@@ -11,13 +11,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from infonce_kernels.build import backends
+from infonce_kernels.commands.arguments import add_json
 
 
 def add(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "doctor", help="what can run here, what is missing, and the command that mends it"
     )
-    parser.add_argument("--json", action="store_true", help="for a script to read")
+    add_json(parser)
     parser.set_defaults(command=_run)
 
 

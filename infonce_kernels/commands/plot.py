@@ -42,7 +42,9 @@ def _run(options: argparse.Namespace) -> int:
         return 2
     try:
         record = records.read(options.record) if options.record else records.latest()
-    except FileNotFoundError as error:
+        if not len(record):
+            raise ValueError(f"{record.path} holds no row yet")
+    except (OSError, ValueError) as error:
         print(f"infonce plot: {error}", file=sys.stderr)
         return 2
     bar = partial(track, description="drawing", console=Console(stderr=True))

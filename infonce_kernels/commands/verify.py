@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from infonce_kernels import ladder
+from infonce_kernels.commands.arguments import add_json
 from infonce_kernels.verify import LIMITS, Report, verify
 
 
@@ -20,7 +21,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--backend", default="auto", choices=["auto", "pytorch", "emulator", "cuda"]
     )
-    parser.add_argument("--json", action="store_true", help="for a script to read")
+    add_json(parser)
     parser.set_defaults(command=_run)
 
 

@@ -148,7 +148,7 @@ def check_without_matrix(least_ms: Callable[[int, int, int, int, float, float], 
     ):
         got = float(least_ms(*arguments))
         if not abs(got - expected) <= 1e-3 * expected:
-            raise NotYet(f"{case}: {got:.4g} ms, but {expected:.4g} is the least")
+            raise NotYet(f"{case}: it gives {got:.4g}, but {expected:.4g} is the least")
     return "a limit for every size, whichever of bytes and FLOPs it is"
 
 

@@ -62,6 +62,7 @@ def counted(rung: str) -> dict[str, Kernel]:
         kernel.name.split("<")[0]: kernel
         for kernel in counters.load_latest()
         if (kernel.call.rung, kernel.call.pass_, kernel.call.tier) == (rung, "forward", "ieee")
+        and CENTRES["small"] == (kernel.call.B, kernel.call.D, kernel.call.N)
     }
     if not kernels:
         raise LookupError(f"no counters of {rung} are recorded")

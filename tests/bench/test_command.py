@@ -1,11 +1,12 @@
 """`infonce bench`: what it prints, keeps and returns."""
 
+import argparse
 import json
 
 import pytest
 
 from infonce_kernels import cli
-from infonce_kernels.bench import records, run
+from infonce_kernels.bench import check, records, run
 from infonce_kernels.commands import bench as command
 
 
@@ -14,7 +15,8 @@ def gpu(monkeypatch, machine, timer, on_cpu):
     """A GPU that is none."""
     monkeypatch.setattr(command, "backends", lambda: {"cuda": None})
     monkeypatch.setattr(command, "Timer", lambda budget, limit: timer)
-    monkeypatch.setattr(run, "start_run", lambda number, date, timer, commit: machine)
+    monkeypatch.setattr(run, "start_run", lambda commit, settings: machine)
+    monkeypatch.setattr(command.torch.cuda, "get_device_name", lambda: "NVIDIA Test")
 
 
 ONE = ("bench", "--size", "16,8,40", "--rungs", "v0_reference")
@@ -49,19 +51,11 @@ def test_rows_for_a_script(gpu, capsys):
     assert eager["tflops"] == pytest.approx(6 * 16 * 8 * 40 * 1e-9)
 
 
-def test_a_record_grows_and_numbers_its_runs(gpu, tmp_path, monkeypatch, machine):
+def test_a_record_grows_and_numbers_its_runs(gpu, tmp_path):
     path = tmp_path / "mine.csv"
-    numbers = []
-    start = run.start_run
-
-    def start_run(number, date, timer, commit):
-        numbers.append((number, commit))
-        return start(number, date, timer, commit)
-
-    monkeypatch.setattr(run, "start_run", start_run)
     for _ in range(2):
         assert cli.main([*ONE, "--record", str(path), "--commit", "abc"]) == 0
-    assert numbers == [(1, "abc"), (2, "abc")]
+    assert [run.number for run in records.read_runs(path)] == [1, 2]
     assert len(path.read_text().splitlines()) == 1 + 2 * 6  # v0, eager and strongest, in two tiers
 
 
@@ -79,8 +73,29 @@ def test_an_interruption_keeps_and_shows_what_was_measured(gpu, tmp_path, monkey
     assert "v0_reference" in capsys.readouterr().out
 
 
+def test_a_record_that_cannot_be_is_refused_at_once(gpu, tmp_path, capsys):
+    assert cli.main([*ONE, "--record", str(tmp_path / "mine.json")]) == 2
+    assert "must end in .csv" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert cli.main([*ONE, "--record", str(tmp_path / "file" / "mine.csv")]) == 2
+    assert "infonce bench:" in capsys.readouterr().err
+
+
+def test_nothing_to_measure_is_said(gpu, capsys):
+    assert cli.main(["bench", "--rungs", "v1_naive", "--tiers", "bf16", "--baselines", ""]) == 2
+    assert "nothing to measure" in capsys.readouterr().err
+
+
+def test_compile_runs_at_a_size_of_one_s_own(gpu):
+    options = ["--size", "16,8,40", "--rungs", "", "--baselines", "compile", "--tiers", "ieee"]
+    parser = argparse.ArgumentParser()
+    command.add(parser.add_subparsers())
+    (entry,) = command._entries(parser.parse_args(["bench", *options]))
+    assert (entry.subject.name, entry.size) == ("compile", (16, 8, 40))
+
+
 def test_a_wrong_result_is_an_exit_code(gpu, monkeypatch, capsys):
-    monkeypatch.setattr("infonce_kernels.bench.check.LIMITS", {"ieee": (0.0, 0.0)})
+    monkeypatch.setitem(check.LIMITS, "ieee", check.Limits(0.0, 0.0, 0.0))
     assert cli.main([*ONE, "--tiers", "ieee"]) == 1
     assert "eager: wrong: error" in capsys.readouterr().out
 
@@ -92,6 +107,8 @@ def test_a_wrong_result_is_an_exit_code(gpu, monkeypatch, capsys):
         (("--size", "16,0,8"), "sizes are positive"),
         (("--tiers", "ieee,half"), "'half' is not one of ieee, tf32, bf16"),
         (("--rungs", "v9"), "'v9' is not one of v0_reference"),
+        (("--limit", "-1"), "'-1' is not positive and finite"),
+        (("--budget", "much"), "'much' is no number"),
     ],
 )
 def test_a_bad_argument_is_named(arguments, told, capsys):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from infonce_kernels.bench import counters
+from infonce_kernels.bench import counters, records
 from infonce_kernels.bench.counters import Call, CountersUnavailable
 from infonce_kernels.bench.records import source_hash
 
@@ -219,12 +219,14 @@ def test_a_record_holds_each_call_once(tmp_path):
 
 
 def test_the_newest_record_is_found_by_its_date(tmp_path, monkeypatch):
-    monkeypatch.setattr(counters, "FOLDER", tmp_path)
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
     with pytest.raises(FileNotFoundError, match="infonce counters"):
         counters.load_latest()
     newer = [replace(kernel, call=replace(CALL, date="2027-01-02")) for kernel in KERNELS]
     for kernels in (newer, KERNELS):
-        counters.write(kernels, counters.record_path(kernels[0].call))
+        counters.write(
+            kernels, records.path(kernels[0].call.gpu, kernels[0].call.date, counters.SUFFIX)
+        )
     (tmp_path / "zzz-2028-01-01.csv").write_text("a record of times\n")
     assert counters.load_latest() == newer
     assert {path.name for path in tmp_path.glob("nvidia*")} == {

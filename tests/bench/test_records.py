@@ -22,9 +22,20 @@ def test_rates_are_those_of_the_cost_model(machine):
     measured = row(machine)  # 20 MB and 0.6 GFLOP in 0.04 ms
     assert measured.tbps == pytest.approx(0.5)
     assert measured.tflops == pytest.approx(15)
-    # 20 MB at 1 TB/s take 0.02 ms, 0.6 GFLOP at 10 TFLOP/s 0.06 ms.
-    assert measured.limit_ms == pytest.approx(0.06)
-    assert measured.fraction == pytest.approx(1.5)
+    # 2 * 256 * 2560 * 512 FLOPs at 10 TFLOP/s; the operands, 6.3 MB, need less at 1 TB/s.
+    assert measured.limit_ms == pytest.approx(0.0671, rel=1e-3)
+    assert measured.fraction == pytest.approx(0.0671 / 0.04, rel=1e-3)
+
+
+def test_the_limit_is_of_the_problem_and_not_of_how_it_is_solved(machine):
+    assert row(machine, "v1_naive").limit_ms == row(machine, model_bytes=10**12).limit_ms
+    assert row(machine, pass_="both").limit_ms == pytest.approx(3 * row(machine).limit_ms)
+    # One query: 4 * 512 * (2 + 10 ** 6) bytes count, and twice as many with their gradients.
+    long = dict(B=1, N=10**6)
+    assert row(machine, **long).limit_ms == pytest.approx(2.048, rel=1e-3)
+    assert row(machine, pass_="both", **long).limit_ms == pytest.approx(4.096, rel=1e-3)
+    bf16 = row(machine, tier="bf16", dtype="bfloat16", **long)
+    assert bf16.limit_ms == pytest.approx(1.024, rel=1e-3)
 
 
 def test_no_rate_above_the_memory_s_pins_is_a_bandwidth(machine):
@@ -54,14 +65,61 @@ def test_a_record_reads_back_as_it_was_written(machine, tmp_path):
 
 def test_a_second_run_is_appended_and_its_rows_are_the_newest(machine, tmp_path):
     path = tmp_path / "gpu.csv"
-    later = dataclasses.replace(machine, number=2, copy_tbps=1.1)
-    Writer(path, machine).write(row(machine))
-    Writer(path, later).write(row(later, cold_ms=0.05))
+    first = Writer(path, machine)
+    first.write(row(first.run))
+    second = Writer(path, dataclasses.replace(machine, copy_tbps=1.1))
+    second.write(row(second.run, cold_ms=0.05))
+    assert (first.run.number, second.run.number) == (1, 2)
     record = records.read(path)
-    assert [run.number for run in records.read_runs(path)] == [1, 2]
     assert len(record) == 1
     found = record.row("v3_fused", "forward", "ieee", 256, 2560, 512)
     assert (found.cold_ms, found.run.copy_tbps) == (0.05, 1.1)
+
+
+def test_a_failure_hides_no_measurement(machine, tmp_path):
+    failed = row(machine, status="out of memory", cold_ms=None)
+    later = row(machine, cold_ms=0.05)
+    assert records.Record(tmp_path, [row(machine), failed]).rows == [row(machine)]
+    assert records.Record(tmp_path, [failed, later]).rows == [later]
+
+
+def test_records_of_two_gpus_do_not_mix(machine, tmp_path):
+    other = dataclasses.replace(machine, number=2, gpu="NVIDIA Other")
+    with pytest.raises(ValueError, match="mixes NVIDIA Other and NVIDIA Test"):
+        records.Record(tmp_path, [row(machine), row(other)])
+
+
+def test_a_record_of_several_days_says_so(machine, tmp_path):
+    later = dataclasses.replace(machine, number=2, date="2026-12-03")
+    record = records.Record(tmp_path, [row(later, "v2_shared"), row(machine)])
+    assert record.stamp == "recorded on NVIDIA Test, 2026-12-01 to 2026-12-03"
+    assert records.Record(tmp_path, []).stamp == "an empty record"
+
+
+def test_a_line_that_was_cut_is_named(machine, tmp_path):
+    writer = Writer(tmp_path / "gpu.csv", machine)
+    writer.write(row(machine))
+    text = writer.path.read_text()
+    writer.path.write_text(text + text.splitlines()[1][:40])
+    with pytest.raises(ValueError, match=r"gpu\.csv, line 3 is no row of a record"):
+        records.read(writer.path)
+    with pytest.raises(ValueError, match="line 3"):
+        records.check(writer.path)
+
+
+def test_what_cannot_be_appended_to_is_refused_before_anything_is_measured(machine, tmp_path):
+    with pytest.raises(ValueError, match=r"must end in \.csv"):
+        records.check(tmp_path / "record.json")
+    Writer(tmp_path / "gpu.csv", machine)
+    records.check(tmp_path / "gpu.csv")
+    (tmp_path / "gpu.csv").write_text("run,kind\n")
+    with pytest.raises(ValueError, match="other columns"):
+        records.check(tmp_path / "gpu.csv")
+    (tmp_path / "gpu.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"gpu\.json is missing"):
+        records.check(tmp_path / "gpu.csv")
+    records.check(tmp_path / "new" / "gpu.csv")
+    assert Writer(tmp_path / "new" / "gpu.csv", machine).run.number == 1
 
 
 def test_rows_are_selected_by_fields(machine, tmp_path):

@@ -4,6 +4,7 @@ import torch
 from infonce_kernels.bench import records, run, subjects
 from infonce_kernels.bench.records import Writer
 from infonce_kernels.bench.subjects import COMPILE, EAGER, STRONGEST, Subject
+from infonce_kernels.loss import info_nce
 from infonce_kernels.reference import Model
 
 SMALL = (16, 8, 40)
@@ -26,8 +27,10 @@ def test_every_combination_that_makes_sense_is_an_entry():
     ]  # fmt: skip
 
 
-def test_compile_is_measured_at_landmarks_only():
-    todo = run.entries((COMPILE,), ("ieee",), ("forward",), [SMALL, (256, 512, 2560)])
+def test_compile_is_measured_where_it_is_told():
+    swept = [SMALL, (256, 512, 2560)]
+    assert len(run.entries((COMPILE,), ("ieee",), ("forward",), swept)) == 2
+    todo = run.entries((COMPILE,), ("ieee",), ("forward",), swept, compile_at={swept[1]})
     assert [entry.size for entry in todo] == [(256, 512, 2560)]
 
 
@@ -37,6 +40,7 @@ def test_plain_pytorch_is_right_in_every_tier(machine, timer, on_cpu, tier, pass
     for row in rows((EAGER, STRONGEST), machine, timer, tiers=(tier,), passes=(pass_,)):
         assert row.status == "ok"
         assert 0 <= row.error < {"ieee": 1e-5, "tf32": 1e-5, "bf16": 0.05}[tier]
+        assert row.note == ""
         assert row.dtype == ("bfloat16" if tier == "bf16" else "float32")
         assert (row.cold_ms, row.graph_ms, row.wall_ms, row.peak_bytes) == (1.0, 1.0, 1.0, 4096)
 
@@ -44,17 +48,21 @@ def test_plain_pytorch_is_right_in_every_tier(machine, timer, on_cpu, tier, pass
 def test_auto_names_the_rung_that_ran():
     (entry,) = run.entries((subjects.AUTO,), ("ieee",), ("forward",), [SMALL])
     assert entry.ran == "v3_fused"
-    assert entry.cost() == run.ladder.rung("v3_fused").forward_cost(16, 40, 8)
+    assert entry.cost == run.ladder.rung("v3_fused").forward_cost(16, 40, 8)
 
 
 def test_costs_are_counted_in_the_bytes_of_the_dtype():
     ieee, bf16 = run.entries((EAGER,), ("ieee", "bf16"), ("forward",), [SMALL])
-    assert ieee.cost().bytes == 2 * bf16.cost().bytes
-    assert ieee.cost().flops == bf16.cost().flops == 2 * 16 * 40 * 8
+    assert ieee.cost.bytes == 2 * bf16.cost.bytes
+    assert ieee.flops == bf16.flops == 2 * 16 * 40 * 8
+    ieee, bf16 = run.entries((subjects.AUTO,), ("ieee", "bf16"), ("forward",), [SMALL])
+    # Query, positive and negatives are read as bfloat16 and written as float32 besides.
+    assert bf16.cost.bytes - ieee.cost.bytes == (2 + 4) * (16 + 16 + 40) * 8
+
+
+def test_what_nobody_predicted_has_no_cost():
     (both,) = run.entries((STRONGEST,), ("ieee",), ("both",), [SMALL])
-    assert both.cost().flops == 6 * 16 * 40 * 8
-    # Query, positive and negatives: read by forward, read again by backward, and their gradients.
-    assert both.cost().bytes == 3 * 4 * (16 + 16 + 40) * 8
+    assert both.cost is None and both.flops == 6 * 16 * 40 * 8
 
 
 def test_a_kernel_that_turns_wrong_after_ten_calls_is_caught(machine, timer, on_cpu):
@@ -75,7 +83,77 @@ def test_a_wrong_gradient_is_caught(machine, timer, on_cpu):
         return Model(0.1)(query, positive.detach(), negatives) + 0 * positive.sum()
 
     (row,) = rows((subject("detached", loss),), machine, timer, passes=("both",))
-    assert row.status.startswith("wrong") and row.error == pytest.approx(1)
+    assert row.status == "wrong: error 1.0e+00"  # of the positive's gradient nothing is left
+
+
+def test_a_missing_gradient_is_caught(machine, timer, on_cpu):
+    def loss(query, positive, negatives):
+        return Model(0.1)(query, positive.detach(), negatives)
+
+    (row,) = rows((subject("detached", loss),), machine, timer, passes=("both",))
+    assert row.status == "wrong: error inf"
+
+
+def test_a_wrong_query_among_right_ones_is_caught(machine, timer, on_cpu):
+    def each(query, positive, negatives):
+        losses = info_nce(query, positive, negatives, 0.1, reduction="none")
+        return losses * torch.where(torch.arange(len(losses)) == 3, 1.01, 1.0)
+
+    mean = Model(0.1)
+    (row,) = rows(
+        (subject("one_wrong", mean, each=lambda tier, temperature: each),), machine, timer
+    )
+    assert row.status == "wrong: error 1.0e-02"
+
+
+def test_what_float64_cannot_check_is_not_called_right(machine, timer, on_cpu, monkeypatch):
+    def out_of_memory(*arguments):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(run.check, "expected", out_of_memory)
+    (row,) = rows((EAGER,), machine, timer)
+    assert row.status.startswith("not checked") and not row.ok
+
+
+def test_a_call_that_waits_for_the_gpu_is_marked(machine, timer, on_cpu):
+    timer.waited = True
+    (row,) = rows((EAGER,), machine, timer)
+    assert row.ok and row.graph_ms is None
+    assert row.note == "the call waits for the GPU: cold has the CPU's time in it"
+
+
+def test_operands_that_do_not_fit_are_rows_and_the_sweep_goes_on(
+    machine, timer, on_cpu, monkeypatch
+):
+    draw = run.operands
+
+    def operands(B, D, N):
+        if N > 100:
+            raise torch.OutOfMemoryError("no room")
+        return draw(B, D, N)
+
+    monkeypatch.setattr(run, "operands", operands)
+    found = rows((EAGER, STRONGEST), machine, timer, sizes=[(16, 8, 400), SMALL])
+    assert [row.status for row in found[:2]] == ["out of memory: the operands do not fit"] * 2
+    assert [row.ok for row in found[2:]] == [True, True]
+
+
+def test_a_lost_gpu_ends_the_sweep_after_the_row_that_broke_it(machine, timer, on_cpu):
+    def illegal(query, positive, negatives):
+        timer.lost = True
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def synchronize():
+        if getattr(timer, "lost", False):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    timer.synchronize = synchronize
+    found = []
+    with pytest.raises(run.GpuLost, match=r"wild at B, D, N = \(16, 8, 40\)"):
+        todo = run.entries((subject("wild", illegal), EAGER), ("ieee",), ("forward",), [SMALL])
+        for row in run.sweep(todo, machine, timer):
+            found.append(row)
+    assert [row.status.split(":")[0] for row in found] == ["failed"]
 
 
 def test_a_wrong_graph_is_caught(machine, timer, on_cpu, monkeypatch):

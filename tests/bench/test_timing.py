@@ -81,6 +81,18 @@ def test_the_cpu_s_own_time_is_in_wall_alone(wait, gpu_timer):
 
 
 @pytest.mark.cuda
+def test_a_call_that_waits_for_the_gpu_says_so(wait, gpu_timer):
+    def waits():
+        wait(0.2)
+        torch.cuda.synchronize()
+        wait(0.2)
+
+    seconds = gpu_timer.warm_up(waits)
+    assert gpu_timer.cold(waits, seconds).waited
+    assert not gpu_timer.cold(lambda: wait(0.2), seconds).waited
+
+
+@pytest.mark.cuda
 def test_a_long_call_is_not_repeated(wait):
     calls = []
     timer = Timer(limit_s=0.05)
@@ -108,8 +120,9 @@ def test_ceilings_are_below_what_the_chip_can_do(gpu_timer):
     copy = ceilings.copy_tbps(gpu_timer)
     assert 0.5 * pins < copy < pins
     rates = ceilings.matrix_tflops(gpu_timer)
-    for tier, datasheet in ceilings.datasheet(torch.cuda.get_device_name()).items():
-        assert 0.3 * datasheet < rates[tier] < 1.05 * datasheet
+    if torch.cuda.get_device_name() == "NVIDIA H200":  # TFLOP/s of the vendor's datasheet
+        for tier, datasheet in {"ieee": 67, "tf32": 494, "bf16": 989}.items():
+            assert 0.3 * datasheet < rates[tier] < 1.05 * datasheet
     assert rates["ieee"] < rates["tf32"] < rates["bf16"]
 
 
@@ -131,7 +144,7 @@ def test_the_setting_decides_and_comes_back():
 
 @pytest.fixture(scope="module")
 def this_run(gpu_timer):
-    return run.start_run(1, "2026-12-01", gpu_timer)
+    return run.start_run()
 
 
 def measured(subjects_, this_run, timer, *swept, passes=("forward",), tiers=("ieee",)) -> list[Row]:
@@ -210,6 +223,6 @@ def test_the_pins_of_a_known_chip(monkeypatch):
             ctypes.cast(value, ctypes.POINTER(ctypes.c_int))[0] = {36: 3_201_000, 37: 6144}[number]
             return 0
 
-    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(ceilings.ctypes, "CDLL", lambda name: Driver)
     assert ceilings.peak_tbps() == pytest.approx(4.917, abs=0.001)  # 2 x 3.201 GHz x 768 bytes
