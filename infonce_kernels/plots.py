@@ -635,16 +635,23 @@ def write(
     format: str = "svg",
     watch: Callable[[list[tuple[str, Callable[[], Plot]]]], Iterable] = iter,
 ) -> list[Path]:
-    """Writes every figure of `figures(record)` as "svg" or "png"; returns the files.
+    """Writes the figures of `figures(record)` as "svg" or "png"; returns the files.
 
-    watch: what to go through the figures with, such as a progress bar.
+    Those with nothing to draw, as where no baseline was measured, are left out. watch: what to go
+    through the figures with, such as a progress bar.
     """
     if format not in ("svg", "png"):
         raise ValueError(f"format={format!r} is not svg or png")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = watch(list(figures(record).items()))
-    return [draw().save(folder / f"{name}.{format}") for name, draw in drawn]
+    written = []
+    for name, draw in watch(list(figures(record).items())):
+        try:
+            plot = draw()
+        except ValueError:
+            continue
+        written.append(plot.save(folder / f"{name}.{format}"))
+    return written
 
 
 def _layers(

@@ -17,12 +17,41 @@ def test_plot_writes_every_figure_and_names_its_source(tmp_path, capsys, monkeyp
     written = sorted(path.name for path in (tmp_path / "new").iterdir())
     assert "recorded on NVIDIA H200" in printed
     assert {"speedup_batch_forward_tf32.png", "roofline_forward_tf32.png"} <= set(written)
-    assert all(name in printed for name in written)
+    assert f"{len(written)} figures in {tmp_path / 'new'}" in printed
 
 
 def test_plot_of_a_record_that_is_not_there(tmp_path, capsys):
     assert cli.main(["plot", str(tmp_path), "--record", str(tmp_path / "none.csv")]) == 2
     assert "none.csv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("spoiled", ["empty", "cut", "no json", "bad json", "folder", "no eager"])
+def test_plot_of_a_record_that_is_none_says_why(spoiled, tmp_path, capsys):
+    source = records.latest().path
+    path = tmp_path / "record.csv"
+    lines = source.read_text().splitlines(keepends=True)
+    text = {"empty": "", "cut": "".join(lines[:3])[:-30]}.get(spoiled, "".join(lines[:3]))
+    if spoiled == "no eager":
+        text = "".join([lines[0], *(li for li in lines if ",v3_fused,v3_fused," in li)])
+    path.write_text(text)
+    if spoiled != "no json":
+        runs = source.with_suffix(".json").read_text()
+        path.with_suffix(".json").write_text(runs[:50] if spoiled == "bad json" else runs)
+    named = tmp_path if spoiled == "folder" else path
+    assert cli.main(["plot", str(tmp_path / "figures"), "--record", str(named)]) == (
+        0 if spoiled == "no eager" else 2
+    )
+    printed = capsys.readouterr()
+    if spoiled == "no eager":  # rooflines and memory need no baseline
+        assert "figures in" in printed.out
+    else:
+        assert printed.err.startswith("infonce plot: ") and len(printed.err.splitlines()) == 1
+
+
+def test_plot_into_what_is_no_folder(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert cli.main(["plot", str(tmp_path / "file")]) == 2
+    assert "file" in capsys.readouterr().err
 
 
 def test_export_writes_a_folder_and_refuses_what_cannot_be(tmp_path, capsys):

@@ -13,6 +13,11 @@ _SHAPES = ((2048, 2048, 2048), (8192, 8192, 8192), (8192, 16384, 4096), (8192, 4
 _TIERS = ("ieee", "tf32", "bf16")
 
 
+# Dense rates of the vendor's datasheet in TFLOP/s. A kernel can be faster than cuBLAS, and never
+# than these.
+DATASHEET = {"NVIDIA H200": {"ieee": 67, "tf32": 494, "bf16": 989}}
+
+
 def copy_tbps(timer: Timer) -> float:
     """TB/s of a large copy within the device's memory, bytes read and written both counted."""
     # 2 GiB each way, or what a small GPU can spare.

@@ -166,9 +166,9 @@ def count(
     for name, value, choices in (("pass_", pass_, PASSES), ("tier", tier, tuple(DTYPES))):
         if value not in choices:
             raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}")
-    ncu = find_ncu()
     if not torch.cuda.is_available():
         raise CountersUnavailable("PyTorch sees no NVIDIA GPU, and only a GPU has its counters")
+    ncu = find_ncu()
     if chosen.is_kernel:
         chosen.build("cuda")  # compilers are started here and not under ncu
     sizes = [str(size) for size in (B, N, D)]

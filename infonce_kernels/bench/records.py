@@ -212,9 +212,9 @@ def _matches(row: Row, name: str, wanted: object) -> bool:
     return value in wanted if isinstance(wanted, tuple) else value == wanted
 
 
-def path(gpu: str, date: str, suffix: str = "") -> Path:
-    """Where the package keeps what was measured on a GPU on a date."""
-    return FOLDER / f"{re.sub(r'[^a-z0-9]+', '-', gpu.lower())}-{date}{suffix}.csv"
+def name(gpu: str, date: str, suffix: str = "") -> str:
+    """The file name of what was measured on a GPU on a date."""
+    return f"{re.sub(r'[^a-z0-9]+', '-', gpu.lower())}-{date}{suffix}.csv"
 
 
 def latest() -> Record:
@@ -229,7 +229,7 @@ def latest() -> Record:
 def read(path: str | Path) -> Record:
     """The record in a CSV file with its runs in the JSON file beside it.
 
-    Raises FileNotFoundError where either is not there, ValueError naming the line that is no row.
+    Raises FileNotFoundError where either is not there, ValueError naming what is no record's.
     """
     path = Path(path)
     runs = {run.number: run for run in read_runs(path)}
@@ -240,8 +240,8 @@ def read(path: str | Path) -> Record:
                 rows.append(_parse(line, runs))
             except (KeyError, TypeError, ValueError) as error:
                 raise ValueError(
-                    f"{path}, line {lines.line_num} is no row of a record ({error!r}): "
-                    "take it out, or measure again into a new file"
+                    f"{path}, line {lines.line_num} is no row of a record: "
+                    f"{type(error).__name__}: {error}"
                 ) from error
     return Record(path, rows)
 
@@ -251,7 +251,10 @@ def read_runs(path: Path) -> list[Run]:
     runs = path.with_suffix(".json")
     if not runs.exists():
         raise FileNotFoundError(f"{runs} is missing: it says on what machine {path.name} was made")
-    return [Run(**run) for run in json.loads(runs.read_text(encoding="utf-8"))]
+    try:
+        return [Run(**run) for run in json.loads(runs.read_text(encoding="utf-8"))]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{runs} does not describe the runs of a record: {error}") from error
 
 
 def check(path: Path) -> None:
@@ -319,6 +322,8 @@ def _text(value: object) -> str:
 
 
 def _parse(line: dict[str, str], runs: dict[int, Run]) -> Row:
+    if None in line or None in line.values():
+        raise ValueError("it has more or fewer columns than the first line")
     values = {
         name: _value(f.type, line[name.rstrip("_")]) for name, f in _FIELDS.items() if name != "run"
     }

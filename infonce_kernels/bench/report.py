@@ -11,12 +11,17 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from infonce_kernels.bench.ceilings import DATASHEET
 from infonce_kernels.bench.records import Row, Run
 
 
 def describe(run: Run) -> str:
     """The machine and its ceilings in a few lines."""
-    rates = ", ".join(f"{tier} {rate:.0f}" for tier, rate in run.matrix_tflops.items())
+    datasheet = DATASHEET.get(run.gpu, {})
+    rates = ", ".join(
+        f"{tier} {rate:.0f}" + (f" (datasheet {datasheet[tier]})" if tier in datasheet else "")
+        for tier, rate in run.matrix_tflops.items()
+    )
     return (
         f"{run.gpu}, driver {run.driver}, CUDA {run.cuda}, torch {run.torch}, {run.clocks}\n"
         f"ceilings of this run: copy {run.copy_tbps:.2f} TB/s (pins {run.peak_tbps:.2f}); "

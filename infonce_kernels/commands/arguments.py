@@ -8,26 +8,29 @@ from pathlib import Path
 from infonce_kernels.bench import records
 from infonce_kernels.bench.sizes import Size
 
+# Not the package's own folder: what ships there is what lessons and README show.
+RECORDS = Path("build/records")
+
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="for a script to read")
 
 
 def add_record(parser: argparse.ArgumentParser, what: str, suffix: str = "") -> None:
-    """`--record [FILE]`; without FILE its value is `records.FOLDER`, for `record_path`."""
+    """`--record [FILE]`; without FILE its value is the folder `RECORDS`, for `record_path`."""
     parser.add_argument(
         "--record",
         nargs="?",
         type=Path,
-        const=records.FOLDER,
+        const=RECORDS,
         metavar="FILE",
-        help=f"{what} (default: results/<gpu>-<date>{suffix}.csv of the package)",
+        help=f"{what} (default: {RECORDS}/<gpu>-<date>{suffix}.csv)",
     )
 
 
 def record_path(given: Path | None, gpu: str, date: str, suffix: str = "") -> Path | None:
     """The file that `--record` means, or None where it was not given."""
-    return records.path(gpu, date, suffix) if given == records.FOLDER else given
+    return RECORDS / records.name(gpu, date, suffix) if given == RECORDS else given
 
 
 def choices(allowed: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:

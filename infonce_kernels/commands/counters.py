@@ -36,6 +36,10 @@ def add(commands: argparse._SubParsersAction) -> None:
 def _run(options: argparse.Namespace) -> int:
     console = Console(stderr=True)
     B, D, N = options.size
+    if options.tier not in ladder.rung(options.rung).tiers:
+        tiers = ", ".join(ladder.rung(options.rung).tiers)
+        console.print(f"infonce counters: {options.rung} has no tier of its own but {tiers}")
+        return 2
     try:
         with console.status(f"counting {options.rung} under ncu"):
             kernels = counters.count(options.rung, options.pass_, B, N, D, options.tier)

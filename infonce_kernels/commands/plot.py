@@ -43,11 +43,13 @@ def _run(options: argparse.Namespace) -> int:
     try:
         record = records.read(options.record) if options.record else records.latest()
         if not len(record):
-            raise ValueError(f"{record.path} holds no row yet")
+            raise ValueError(f"{record.path} holds no measurement")
+        bar = partial(track, description="drawing", console=Console(stderr=True))
+        written = plots.write(record, options.folder, options.format, bar)
+        if not written:
+            raise ValueError(f"{record.path} has nothing to draw: a figure needs rungs and eager")
     except (OSError, ValueError) as error:
         print(f"infonce plot: {error}", file=sys.stderr)
         return 2
-    bar = partial(track, description="drawing", console=Console(stderr=True))
-    written = plots.write(record, options.folder, options.format, bar)
-    print(f"{record.stamp}; wrote", *written, sep="\n  ")
+    print(f"{record.stamp}: {len(written)} figures in {options.folder}")
     return 0

@@ -134,17 +134,20 @@ def check_accuracy(text: str) -> str:
 
 @check
 def check_without_matrix(least_ms: Callable[[int, int, int, int, float, float], float]) -> str:
-    """Lesson 04: `least_ms(B, N, D, itemsize, copy_tbps, matrix_tflops)` -> milliseconds."""
+    """Lesson 04: `least_ms(B, D, N, itemsize, copy_tbps, matrix_tflops)` -> milliseconds."""
     # With 1 TB/s and 1000 TFLOP/s a byte takes 1e-9 ms and a FLOP 1e-12.
     for case, arguments, expected in (
         # 2 * 4096 * 40960 * 512 FLOPs; 2 bytes of each of 49152 * 512 numbers take 0.05 ms.
-        ("large, 2 bytes a number", (4096, 40960, 512, 2, 1.0, 1000.0), 0.171799),
+        ("large, 2 bytes a number", (4096, 512, 40960, 2, 1.0, 1000.0), 0.171799),
         # 4 (2 + 10 ** 6) 128 bytes and one loss; the FLOPs take 0.000256 ms.
-        ("one query and a million negatives", (1, 10**6, 128, 4, 1.0, 1000.0), 0.512001),
+        ("one query and a million negatives", (1, 128, 10**6, 4, 1.0, 1000.0), 0.512001),
         # 4 (2 * 10 ** 6 + 1) 8 bytes of operands, and 4 a query for the losses.
-        ("a million queries and one negative", (10**6, 1, 8, 4, 1.0, 1000.0), 0.068),
-        ("twice the bandwidth, where bytes count", (1, 10**6, 128, 4, 2.0, 1000.0), 0.256001),
-        ("half the rate, where FLOPs count", (4096, 40960, 512, 4, 1.0, 500.0), 0.343597),
+        ("a million queries and one negative", (10**6, 8, 1, 4, 1.0, 1000.0), 0.068),
+        # Two bytes a number, but the losses are float32 all the same.
+        ("a million queries, 2 bytes a number", (10**6, 8, 1, 2, 1.0, 1000.0), 0.036),
+        ("one query, 2 bytes a number", (1, 128, 10**6, 2, 1.0, 1000.0), 0.2560005),
+        ("twice the bandwidth, where bytes count", (1, 128, 10**6, 4, 2.0, 1000.0), 0.256001),
+        ("half the rate, where FLOPs count", (4096, 512, 40960, 4, 1.0, 500.0), 0.343597),
     ):
         got = float(least_ms(*arguments))
         if not abs(got - expected) <= 1e-3 * expected:

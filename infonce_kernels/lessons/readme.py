@@ -21,7 +21,7 @@ _SIZES: tuple[Size, ...] = (
     (16384, 512, 163840),
 )
 _TIERS = {"ieee": "float32", "tf32": "TF32", "bf16": "bfloat16"}
-_PASSES = ("forward", "both")
+_NAMES = ("eager", "compile", "strongest", "auto")
 
 
 def update(text: str, record: Record) -> str:
@@ -44,47 +44,65 @@ def section(record: Record) -> str:
 ![{plots.speedup(record).finding}]({FIGURE.relative_to(ROOT).as_posix()})
 
 {stamp} (driver {run.driver}, torch {run.torch}).
-Milliseconds of GPU time, caches cold, median. *Eager* is the original model, *strongest* the best
-that plain PyTorch can do (one product, one cross entropy); × is how many times as fast as eager
-`info_nce` is.
+Milliseconds of GPU time, caches cold, median. *Eager* is the original model, *compile* the same
+under `torch.compile` (measured at some sizes), *strongest* one product and one cross entropy in
+plain PyTorch; × is how many times as fast as each of them `info_nce` is.
 
-{_table(record, "cold")}
+Forward:
 
-By the wall clock, what a training loop waits for where the CPU is the slower one:
+{_table(record, "forward")}
 
-{_table(record, "wall", _SIZES[:1])}"""
+Forward and backward:
+
+{_table(record, "both")}
+
+By the wall clock, which a training loop waits for where the CPU is the slower one (in brackets the
+20th and 80th percentile; what the CPU takes varies from run to run by tens of percent):
+
+{_wall_table(record)}"""
 
 
-def _table(record: Record, timer: str, sizes: tuple[Size, ...] = _SIZES) -> str:
+def _table(record: Record, pass_: str) -> str:
     lines = [
-        "| B, D, N | precision | forward: eager | strongest | `info_nce` | × "
-        "| forward + backward: eager | strongest | `info_nce` | × |",
-        "| --- | --- " + "| ---: " * 8 + "|",
+        "| B, D, N | precision | eager | compile | strongest | `info_nce` "
+        "| × eager | × compile | × strongest |",
+        "| --- | --- " + "| ---: " * 7 + "|",
     ]
-    for size in sizes:
+    for B, D, N in _SIZES:
         for tier, precision in _TIERS.items():
-            cells = [cell for pass_ in _PASSES for cell in _cells(record, size, pass_, tier, timer)]
-            lines.append(f"| {', '.join(map(str, size))} | {precision} | {' | '.join(cells)} |")
+            rows = [record.row(name, pass_, tier, B, N, D) for name in _NAMES]
+            *others, own = (row.cold_ms if row and row.ok else None for row in rows)
+            ratios = (f"{other / own:.2g}" if other and own else "–" for other in others)
+            cells = [f"{B}, {D}, {N}", precision, *map(_text, rows), *ratios]
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _cells(record: Record, size: Size, pass_: str, tier: str, timer: str) -> list[str]:
-    B, D, N = size
-    rows = [record.row(name, pass_, tier, B, N, D) for name in ("eager", "strongest", "auto")]
-    eager, _, auto = (_ms(row, timer) for row in rows)
-    return [*(_text(row, timer) for row in rows), f"{eager / auto:.2g}" if eager and auto else "–"]
+def _wall_table(record: Record) -> str:
+    lines = [
+        "| B, D, N | pass | precision | eager | compile | strongest | `info_nce` |",
+        "| --- | --- | --- " + "| ---: " * 4 + "|",
+    ]
+    B, D, N = CENTRES["small"]
+    for pass_, words in {"forward": "forward", "both": "both"}.items():
+        for tier, precision in _TIERS.items():
+            rows = (record.row(name, pass_, tier, B, N, D) for name in _NAMES)
+            cells = [f"{B}, {D}, {N}", words, precision, *map(_wall, rows)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
-def _ms(row: Row | None, timer: str) -> float | None:
-    return getattr(row, f"{timer}_ms") if row and row.ok else None
-
-
-def _text(row: Row | None, timer: str) -> str:
+def _text(row: Row | None) -> str:
     """A time; why there is none; or a dash for what the record does not have."""
-    ms = _ms(row, timer)
-    if ms is not None:
-        return f"{ms:.3g}"
-    return row.status.split(":")[0] if row and not row.ok else "–"
+    if row is None:
+        return "–"
+    return f"{row.cold_ms:.3g}" if row.ok else row.status.split(":")[0]
+
+
+def _wall(row: Row | None) -> str:
+    if row is None or not row.ok:
+        return _text(row)
+    return f"{row.wall_ms:.2g} ({row.wall_p20_ms:.2g}–{row.wall_p80_ms:.2g})"
 
 
 def write(record: Record) -> list[Path]:

@@ -345,6 +345,7 @@ def test_ncu_is_found_on_the_path_and_in_cuda_home(fake_ncu, tmp_path, monkeypat
 
 
 def test_a_missing_ncu_comes_with_its_remedy(monkeypatch):
+    monkeypatch.setattr(counters.torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(counters.shutil, "which", lambda name, path: None)
     with pytest.raises(CountersUnavailable, match="install NVIDIA Nsight Compute"):
         counters.count("v1_naive", "forward", 64, 96, 64)

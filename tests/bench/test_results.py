@@ -52,7 +52,8 @@ def test_only_what_is_right_has_times(record):
 def test_nothing_is_faster_than_the_hardware(record):
     for row in record:
         assert row.run.copy_tbps < row.run.peak_tbps
-        assert row.tbps is None or row.tbps < row.run.peak_tbps
+        if row.cold_ms and (row.model_bytes or 0) > 1e9:  # far more than the caches hold
+            assert row.model_bytes / row.cold_ms * 1e-9 < row.run.peak_tbps
         # cuBLAS does not reach its own best rate at every shape; a kernel may pass it by a little.
         assert row.tflops is None or row.tflops < 1.1 * row.run.matrix_tflops[row.tier]
 
