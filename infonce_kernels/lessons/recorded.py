@@ -53,6 +53,26 @@ def _line(one: Row, eager: Row) -> str:
     return f"{one.name:14}{shown}{one.fraction:12.0%}{eager.cold_ms / one.cold_ms:9.2f}"
 
 
+def peers(size: Size, pass_: str = "forward", tier: str = "bf16") -> str:
+    """A table of the other packages at (B, D, N), what they lack, and eager and `info_nce`."""
+    B, D, N = size
+    found = record().select(kind="peer", pass_=pass_, tier=tier, B=B, D=D, N=N)
+    rows = [row("eager", size, pass_, tier), row("auto", size, pass_, tier), *found]
+    lines = [
+        f"{record().stamp}: B={B}, D={D}, N={N}, {_TIERS[tier]}, {_PASSES[pass_]}",
+        f"{'':28}{'ms':>8}{'MB':>8}",
+    ]
+    for one in rows:
+        name = " ".join(filter(None, (one.name, one.version)))
+        shown = f"{one.cold_ms:8.3g}{one.peak_bytes / 1e6:8.1f}" if one.ok else f"  {one.status}"
+        lines.append(f"{name:28}{shown}")
+        if one.ok and one.leaves_out:
+            lines.append(f"    without {one.leaves_out}")
+        if one.note:
+            lines.append(f"    {one.note}")
+    return "\n".join(lines)
+
+
 def counted(rung: str) -> dict[str, Kernel]:
     """What ncu counted in each kernel of a rung's forward pass at the original sizes, by name.
 

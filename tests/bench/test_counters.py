@@ -224,9 +224,8 @@ def test_the_newest_record_is_found_by_its_date(tmp_path, monkeypatch):
         counters.load_latest()
     newer = [replace(kernel, call=replace(CALL, date="2027-01-02")) for kernel in KERNELS]
     for kernels in (newer, KERNELS):
-        counters.write(
-            kernels, records.path(kernels[0].call.gpu, kernels[0].call.date, counters.SUFFIX)
-        )
+        call = kernels[0].call
+        counters.write(kernels, tmp_path / records.name(call.gpu, call.date, counters.SUFFIX))
     (tmp_path / "zzz-2028-01-01.csv").write_text("a record of times\n")
     assert counters.load_latest() == newer
     assert {path.name for path in tmp_path.glob("nvidia*")} == {

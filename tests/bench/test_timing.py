@@ -64,7 +64,8 @@ def test_fifty_milliseconds_read_as_fifty(wait, gpu_timer):
 def test_nothing_takes_next_to_no_time(gpu_timer):
     times = gpu_timer.cold(lambda: None, 1e-6)
     assert 0 <= times.median < 0.1
-    assert times.calls == 100
+    assert times.calls >= 90  # a sample whose pause was over too soon is left out
+    assert not times.waited
     assert gpu_timer.wall(lambda: None, 1e-6).median < 0.1
 
 

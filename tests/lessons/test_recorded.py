@@ -34,6 +34,20 @@ def test_a_time_that_is_not_there_says_why():
     assert shown.startswith("v1_naive") and "over the time limit" in shown
 
 
+def test_peers_are_shown_with_what_they_leave_out():
+    shown = recorded.peers((4096, 512, 40960)).splitlines()
+    (line,) = [
+        line
+        for line in lines("*[0-9].csv")
+        if [line[k] for k in ("name", "pass", "B", "D", "N")]
+        == ["liger_sm90", "forward", "4096", "512", "40960"]
+    ]
+    at = next(k for k, text in enumerate(shown) if text.startswith("liger_sm90"))
+    assert float(shown[at].split()[2]) == pytest.approx(float(line["cold_ms"]), rel=0.005)
+    assert "without the query's own positive" in shown[at + 1]
+    assert any(text.startswith("memeff") and "needs N = B" in text for text in shown)
+
+
 def test_what_was_never_measured_is_named():
     with pytest.raises(LookupError, match="no v3_fused, forward, ieee at B=3, D=5, N=7"):
         recorded.row("v3_fused", (3, 5, 7))
