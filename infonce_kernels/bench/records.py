@@ -60,10 +60,11 @@ class Row:
     calls without a flush, what a training loop pays. `sustained`: the mean of a second of such
     calls, where power limits. What was not measured is None, and `status` says why.
 
-    `error` is the largest relative error of the loss (and, in norm, of the gradients) against
-    float64 after the timed calls. `peak_bytes` is what a call allocates at most beyond its inputs.
-    `model_...` is the rung's prediction; where none says what moves, its bytes are None. `ran` is
-    the rung that "auto" chose. `note` is what else one must know to read the figures.
+    `error` is the largest relative error of the loss, of a rung's every query and, in norm, of the
+    gradients, against float64 after the timed calls. `peak_bytes` is what a call allocates at most
+    beyond its inputs. `model_...` is the rung's prediction; where none says what moves, its bytes
+    are None. `ran` is the rung that "auto" chose. `note` is what else one must know to read the
+    figures.
     """
 
     run: Run
@@ -234,7 +235,7 @@ def read(path: str | Path) -> Record:
     path = Path(path)
     runs = {run.number: run for run in read_runs(path)}
     rows = []
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
         for line in (lines := csv.DictReader(file)):
             try:
                 rows.append(_parse(line, runs))
@@ -247,31 +248,57 @@ def read(path: str | Path) -> Record:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """The runs of the record in CSV file `path`. Raises FileNotFoundError."""
+    """The runs of the record in CSV file `path`. Raises FileNotFoundError, and ValueError for a
+    JSON file that is something else."""
     runs = path.with_suffix(".json")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, and a record is a .csv file")
     if not runs.exists():
         raise FileNotFoundError(f"{runs} is missing: it says on what machine {path.name} was made")
     try:
-        return [Run(**run) for run in json.loads(runs.read_text(encoding="utf-8"))]
-    except (TypeError, ValueError) as error:
+        return [_run(**run) for run in json.loads(runs.read_text(encoding="utf-8"))]
+    except (OSError, TypeError, ValueError) as error:
         raise ValueError(f"{runs} does not describe the runs of a record: {error}") from error
 
 
-def check(path: Path) -> None:
-    """Whether a run can be appended to the record in `path`; makes the folder where needed.
+def _run(**fields: object) -> Run:
+    """A run whose numbers are numbers, so that no figure stumbles over them later."""
+    run = Run(**fields)
+    rates = {tier: float(rate) for tier, rate in dict(run.matrix_tflops).items()}
+    return dataclasses.replace(
+        run,
+        number=int(run.number),
+        peak_tbps=float(run.peak_tbps),
+        copy_tbps=float(run.copy_tbps),
+        matrix_tflops=rates,
+    )
 
-    Raises ValueError naming the remedy, before anything is measured.
+
+def prepare(path: Path, gpu: str) -> None:
+    """Makes sure, before anything is measured, that a run on `gpu` can be appended to `path`.
+
+    The folder is made where it is missing. Raises ValueError and OSError naming what is in the way.
     """
     if path.suffix != ".csv":
         raise ValueError(f"record {path} must end in .csv: its runs go into a .json beside it")
-    if path.exists():
-        read(path)
+    if _is_begun(path):
         with path.open(encoding="utf-8") as file:
             if next(csv.reader(file), None) != _CSV:
                 raise ValueError(f"{path} has other columns than this version: use a new file")
+        if others := {row.run.gpu for row in read(path)} - {gpu}:
+            raise ValueError(f"{path} is of {', '.join(others)} and this is {gpu}: use a new file")
+        if not path.read_bytes().endswith(b"\n"):
+            raise ValueError(f"{path} ends in the middle of a line: complete it or take it out")
+    elif path.with_suffix(".json").exists():
+        raise ValueError(f"{path.with_suffix('.json')} is there without {path.name}: remove it")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8"):
         pass
+
+
+def _is_begun(path: Path) -> bool:
+    """Whether there is more than the empty file that a run which never came to a row leaves."""
+    return path.exists() and (path.is_dir() or path.stat().st_size > 0)
 
 
 class Writer:
@@ -291,7 +318,7 @@ class Writer:
         temporary = runs.with_suffix(".new")
         temporary.write_text(text + "\n", "utf-8")
         temporary.replace(runs)
-        if not self.path.exists() or not self.path.stat().st_size:
+        if not _is_begun(self.path):
             self._append(_CSV)
 
     def write(self, row: Row) -> None:

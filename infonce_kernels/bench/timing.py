@@ -83,8 +83,8 @@ class Timer:
         """GPU time between two events around a call, with the L2 cache flushed.
 
         A pause on the GPU lets the CPU queue the whole call, so that none of its time is in the
-        interval. Samples whose pause was over too soon are left out, and a longer pause is tried;
-        where none is long enough the call itself waits for the GPU, and `waited` says so.
+        interval. Samples whose pause was over too soon are left out; where they are the more, a
+        longer pause is tried, and where none helps the call waits for the GPU and `waited` says so.
         seconds: about what a call takes, from `warm_up`.
         """
         pause = 2 * self._host_seconds(call)

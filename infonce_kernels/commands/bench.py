@@ -110,24 +110,23 @@ def _run(options: argparse.Namespace) -> int:
     todo = _entries(options)
     if not todo:
         return _refuse("these rungs, baselines and tiers leave nothing to measure")
-    path = record_path(
-        options.record, torch.cuda.get_device_name(), datetime.date.today().isoformat()
-    )
+    gpu = torch.cuda.get_device_name()
+    path = record_path(options.record, gpu, datetime.date.today().isoformat())
     try:
         if path:
-            records.check(path)
+            records.prepare(path, gpu)
     except (OSError, ValueError) as error:
         return _refuse(str(error))
     with console.status("measuring what this GPU can do at best"):
         settings = f"{options.budget} s a column, calls of up to {options.limit} s"
         this_run = run.start_run(options.commit, settings)
-    console.print(report.describe(this_run), markup=False, highlight=False)
+    console.print(report.describe(this_run), markup=False, highlight=False, soft_wrap=True)
     writer = records.Writer(path, this_run) if path else None
     rows: list[records.Row] = []
     try:
         _measure(todo, writer.run if writer else this_run, options, rows, writer, console)
     except run.GpuLost as lost:
-        console.print(f"infonce bench: {lost}", markup=False, highlight=False)
+        console.print(f"infonce bench: {lost}", markup=False, highlight=False, soft_wrap=True)
     finally:  # stopped or not, what was measured is shown
         _print_rows(rows, options.json)
         if writer:

@@ -44,7 +44,7 @@ def _run(options: argparse.Namespace) -> int:
         with console.status(f"counting {options.rung} under ncu"):
             kernels = counters.count(options.rung, options.pass_, B, N, D, options.tier)
     except (ValueError, RuntimeError, BuildError) as error:
-        console.print(f"infonce counters: {error}", markup=False, highlight=False)
+        console.print(f"infonce counters: {error}", markup=False, highlight=False, soft_wrap=True)
         return 2
     if options.json:
         print(json.dumps(counters.to_dicts(kernels), indent=1))

@@ -31,7 +31,7 @@ def _run(options: argparse.Namespace) -> int:
         with console.status("verifying") as status:
             report = verify(options.rung, options.backend, progress=status.update)
     except ValueError as error:
-        console.print(f"infonce verify: {error}", markup=False, highlight=False)
+        console.print(f"infonce verify: {error}", markup=False, highlight=False, soft_wrap=True)
         return 2
     if options.json:
         print(json.dumps({"passed": report.passed, "checks": report.to_dicts()}, indent=2))

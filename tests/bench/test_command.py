@@ -100,6 +100,25 @@ def test_a_wrong_result_is_an_exit_code(gpu, monkeypatch, capsys):
     assert "eager: wrong: error" in capsys.readouterr().out
 
 
+def test_a_result_that_nobody_checked_is_an_exit_code(gpu, monkeypatch):
+    monkeypatch.setattr(run.Problem, "expected", lambda self, subject, pass_: None)
+    assert cli.main([*ONE, "--tiers", "ieee"]) == 1
+
+
+def test_a_lost_gpu_is_an_exit_code(gpu, timer, capsys):
+    calls = []
+
+    def synchronize():
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("CUDA error: unspecified launch failure")
+
+    timer.synchronize = synchronize
+    assert cli.main([*ONE, "--tiers", "ieee"]) == 1
+    printed = capsys.readouterr()
+    assert "unspecified launch failure" in printed.err and "v0_reference" in printed.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -104,22 +104,64 @@ def test_a_line_that_was_cut_is_named(machine, tmp_path):
     with pytest.raises(ValueError, match=r"gpu\.csv, line 3 is no row of a record"):
         records.read(writer.path)
     with pytest.raises(ValueError, match="line 3"):
-        records.check(writer.path)
+        records.prepare(writer.path, machine.gpu)
+    writer.path.write_text(text.rstrip("\n"))  # the next row would be glued to it
+    with pytest.raises(ValueError, match="ends in the middle of a line"):
+        records.prepare(writer.path, machine.gpu)
+
+
+def test_a_run_whose_numbers_are_none_is_named(machine, tmp_path):
+    writer = Writer(tmp_path / "gpu.csv", machine)
+    runs = writer.path.with_suffix(".json")
+    runs.write_text(runs.read_text().replace('"copy_tbps": 1.0', '"copy_tbps": "fast"'))
+    with pytest.raises(ValueError, match=r"gpu\.json does not describe the runs"):
+        records.read(writer.path)
+
+
+def test_the_runs_are_there_whole_whenever_the_writing_stops(machine, tmp_path, monkeypatch):
+    path = tmp_path / "gpu.csv"
+    first = Writer(path, machine)
+    first.write(row(first.run))
+
+    def full(self, text, *arguments):
+        with self.open("w") as file:
+            file.write(text[:20])
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(type(path), "write_text", full)
+    with pytest.raises(OSError, match="no space"):
+        Writer(path, machine)
+    assert len(records.read(path)) == 1
 
 
 def test_what_cannot_be_appended_to_is_refused_before_anything_is_measured(machine, tmp_path):
+    path = tmp_path / "gpu.csv"
     with pytest.raises(ValueError, match=r"must end in \.csv"):
-        records.check(tmp_path / "record.json")
-    Writer(tmp_path / "gpu.csv", machine)
-    records.check(tmp_path / "gpu.csv")
-    (tmp_path / "gpu.csv").write_text("run,kind\n")
+        records.prepare(tmp_path / "record.json", machine.gpu)
+    writer = Writer(path, machine)
+    writer.write(row(writer.run))
+    records.prepare(path, machine.gpu)
+    with pytest.raises(ValueError, match="is of NVIDIA Test and this is NVIDIA Other"):
+        records.prepare(path, "NVIDIA Other")
+    path.write_text("run,kind\n")
     with pytest.raises(ValueError, match="other columns"):
-        records.check(tmp_path / "gpu.csv")
-    (tmp_path / "gpu.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"gpu\.json is missing"):
-        records.check(tmp_path / "gpu.csv")
-    records.check(tmp_path / "new" / "gpu.csv")
-    assert Writer(tmp_path / "new" / "gpu.csv", machine).run.number == 1
+        records.prepare(path, machine.gpu)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"gpu\.json is there without gpu\.csv"):
+        records.prepare(path, machine.gpu)
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        records.prepare(tmp_path / "folder.csv", machine.gpu)
+
+
+def test_a_run_that_came_to_nothing_is_in_nobody_s_way(machine, tmp_path):
+    path = tmp_path / "new" / "gpu.csv"
+    records.prepare(path, machine.gpu)
+    assert path.read_bytes() == b""  # as if interrupted while the ceilings were measured
+    records.prepare(path, machine.gpu)
+    writer = Writer(path, machine)
+    writer.write(row(writer.run))
+    assert (len(records.read(path)), writer.run.number) == (1, 1)
 
 
 def test_rows_are_selected_by_fields(machine, tmp_path):

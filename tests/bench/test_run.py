@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -162,6 +164,30 @@ def test_a_wrong_graph_is_caught(machine, timer, on_cpu, monkeypatch):
     )
     (row,) = rows((EAGER,), machine, timer)
     assert row.status == "wrong: error 1.0e-02"
+
+
+def test_a_kernel_that_turns_wrong_after_the_graph_is_caught(machine, timer, on_cpu, monkeypatch):
+    graphs = []
+    model = Model(0.1)
+
+    def graph(call, seconds):
+        result = timer.cold(call, seconds), call()
+        graphs.append(1)
+        return result
+
+    monkeypatch.setattr(timer, "graph", graph)
+    turns = subject("turns", lambda *operands: model(*operands) * (1.001 if graphs else 1))
+    (row,) = rows((turns,), machine, timer)
+    assert row.status == "wrong: error 1.0e-03"
+
+
+def test_a_nan_among_results_is_the_error(machine, timer, on_cpu, monkeypatch):
+    def graph(call, seconds):
+        return timer.cold(call, seconds), call() * torch.nan
+
+    monkeypatch.setattr(timer, "graph", graph)
+    (row,) = rows((EAGER,), machine, timer)
+    assert row.status == "wrong: error nan" and math.isnan(row.error)
 
 
 def test_failures_are_rows_and_the_sweep_goes_on(machine, timer, on_cpu):

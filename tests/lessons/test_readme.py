@@ -62,6 +62,20 @@ def test_what_failed_says_so(record):
     assert float(both[8]) > 0
 
 
+def test_where_it_loses_is_where_readme_says(record):
+    def ms(name, pass_, tier, B, N, D=512):
+        return record.row(name, pass_, tier, B, N, D).cold_ms
+
+    for size in ((256, 2560), (4096, 40960), (16384, 163840)):
+        assert ms("compile", "both", "ieee", *size) < ms("auto", "both", "ieee", *size)
+    for N in (65536, 262144, 1048576):
+        plain = min(ms(name, "both", "ieee", 256, N) for name in ("eager", "strongest"))
+        assert plain < ms("auto", "both", "ieee", 256, N)
+    for pass_ in ("forward", "both"):
+        assert ms("auto", pass_, "bf16", 256, 2560) < ms("eager", pass_, "bf16", 256, 2560)
+        assert ms("auto", pass_, "bf16", 1024, 10240) > ms("eager", pass_, "bf16", 1024, 10240)
+
+
 def test_without_markers_nothing_is_written():
     with pytest.raises(ValueError, match=r"README\.md has no <!-- from the record"):
         readme.update("# another text", records.latest())
