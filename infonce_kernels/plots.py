@@ -17,17 +17,17 @@ from matplotlib.axes import Axes
 from infonce_kernels import canvas
 from infonce_kernels.bench.records import OK, Record, Row, Run
 from infonce_kernels.bench.sizes import CENTRES, Size
-from infonce_kernels.bench.subjects import COMPILE, DTYPES, PASSES, STRONGEST, TIERS
+from infonce_kernels.bench.subjects import (
+    COMPILE,
+    DTYPES,
+    PASS_NAMES,
+    PASSES,
+    STRONGEST,
+    TIER_NAMES,
+    TIERS,
+)
 from infonce_kernels.canvas import Curves, Layer, Line, Plot, Point, known, styled
 
-_PASSES = {"forward": "forward", "both": "forward and backward"}
-_TIERS = {
-    "ieee": "float32",
-    "fp32": "split float32",
-    "tf32": "TF32",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-}
 _TIMERS = {
     "cold": "GPU time, cold cache",
     "graph": "GPU time of a CUDA graph, cold cache",
@@ -175,7 +175,7 @@ def speedup(
             layer.curves[baseline] = failed
     plot = Plot(
         finding,
-        [_PASSES[pass_], _TIERS[tier], sweep.caption, _TIMERS[timer]],
+        [PASS_NAMES[pass_], TIER_NAMES[tier], sweep.caption, _TIMERS[timer]],
         _stamp(record, measured),
         _notes(layers, [*record, *measured]),
     )
@@ -245,7 +245,7 @@ def time(
     name = _best(excess, rows, besides="eager", least=True)
     plot = Plot(
         _time_finding(name, excess[name], rows, sweep),
-        [_PASSES[pass_], _TIERS[tier], sweep.caption, _TIMERS[timer]],
+        [PASS_NAMES[pass_], TIER_NAMES[tier], sweep.caption, _TIMERS[timer]],
         _stamp(record, measured),
         [
             f"limit: one launch ({_ms(launch, 2)}, from eager's least time), then operands and "
@@ -324,7 +324,7 @@ def memory(
     rows = sweep.select(measured or record, pass_, tier)
     plot = Plot(
         _memory_finding(layers[-1].curves, sweep, _rungs(rows)),
-        [_PASSES[pass_], _TIERS[tier], sweep.caption],
+        [PASS_NAMES[pass_], TIER_NAMES[tier], sweep.caption],
         _stamp(record, measured),
         _notes(layers, rows),
     )
@@ -391,7 +391,7 @@ def roofline(
     roof = _roof(rows[-1].run, tier)
     plot = Plot(
         _roofline_finding(rows, roof, timer),
-        [_PASSES[pass_], _TIERS[tier], batch().caption, _TIMERS[timer]],
+        [PASS_NAMES[pass_], TIER_NAMES[tier], batch().caption, _TIMERS[timer]],
         _stamp(record, measured),
         _roofline_notes(rows, roof, timer),
         height=5.8,
@@ -486,7 +486,7 @@ def _draw_roofs(axes: Axes, layers: list[Layer], runs: list[Run], tier: str) -> 
         roof, colour = _roof(run, name), canvas.BLACK if name == tier else "#8A8A8A"
         axes.plot(*roof.line(low, high), color=colour, lw=2 if name == tier else 0.9)
         axes.annotate(
-            f"{_TIERS[name]} product, {roof.matrix_tflops:.3g} TFLOP/s",
+            f"{TIER_NAMES[name]} product, {roof.matrix_tflops:.3g} TFLOP/s",
             (high, roof.matrix_tflops), (-4, 4), textcoords="offset points",
             ha="right", fontsize=11, color=colour, path_effects=canvas.HALO,
         )  # fmt: skip
@@ -541,7 +541,7 @@ def times(
     eager = {source: time(row) for row, source in bars if row.name == "eager"}
     plot = Plot(
         _times_finding(subject[-1], time(subject[-1]), eager.get(not measured)),
-        [_PASSES[pass_], _TIERS[tier], _size(size), _TIMERS[timer]],
+        [PASS_NAMES[pass_], TIER_NAMES[tier], _size(size), _TIMERS[timer]],
         _stamp(record, measured),
         [
             *_left_out(names, [row for row, _ in bars]),

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from infonce_kernels.bench.ceilings import DATASHEET
 from infonce_kernels.bench.records import Row, Run
+from infonce_kernels.bench.subjects import PASS_NAMES
 
 
 def describe(run: Run) -> str:
@@ -40,9 +41,8 @@ def tables(rows: Iterable[Row]) -> Iterator[Table]:
 
 def _table(rows: list[Row]) -> Table:
     first = rows[0]
-    passes = {"forward": "forward", "both": "forward + backward"}
     table = Table(
-        title=f"B {first.B}, D {first.D}, N {first.N}, {first.tier}, {passes[first.pass_]}",
+        title=f"B {first.B}, D {first.D}, N {first.N}, {first.tier}, {PASS_NAMES[first.pass_]}",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,

@@ -24,6 +24,15 @@ DTYPES = {
     "fp16": torch.float16,
 }
 TIERS = tuple(DTYPES)
+# For readers.
+PASS_NAMES = {"forward": "forward", "both": "forward and backward"}
+TIER_NAMES = {
+    "ieee": "float32",
+    "fp32": "split float32",
+    "tf32": "TF32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+}
 
 
 def _everywhere(B: int, N: int, D: int, pass_: str) -> str | None:
@@ -92,16 +101,12 @@ def strongest(query: Tensor, positive: Tensor, negatives: Tensor, temperature: f
 
 
 def _subject(name: str, tiers: tuple[str, ...], rung: ladder.Rung) -> Subject:
-    # v0's cost is that of the original model, whose rung it is, and not of its own operations.
-    cost = rung.cost if rung.is_kernel else None
-    return Subject(name, "rung", _rung(name), tiers, each=_rung(name, "none"), cost=cost)
+    return Subject(name, "rung", _rung(name), tiers, each=_rung(name, "none"), cost=rung.cost)
 
 
 RUNGS = tuple(_subject(rung.name, rung.tiers, rung) for rung in ladder.LADDER)
 _AUTOMATIC = ladder.rung(automatic_rung(True, torch.float32))
 AUTO = _subject("auto", ("ieee", "tf32", "bf16"), _AUTOMATIC)
-EAGER = Subject(
-    "eager", "baseline", _eager, ("ieee", "tf32", "bf16"), cost=ladder.rung("v0_reference").cost
-)
+EAGER = Subject("eager", "baseline", _eager, ("ieee", "tf32", "bf16"), cost=ladder.eager_cost)
 COMPILE = Subject("compile", "baseline", _compiled, EAGER.tiers)
 STRONGEST = Subject("strongest", "baseline", _strongest, EAGER.tiers)

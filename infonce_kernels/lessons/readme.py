@@ -9,6 +9,7 @@ from infonce_kernels import plots
 from infonce_kernels.bench import records
 from infonce_kernels.bench.records import Record, Row
 from infonce_kernels.bench.sizes import CENTRES, Size
+from infonce_kernels.bench.subjects import PASSES, TIER_NAMES
 from infonce_kernels.lessons import ROOT
 
 README = ROOT / "README.md"
@@ -20,7 +21,7 @@ _SIZES: tuple[Size, ...] = (
     CENTRES["large"],
     (16384, 512, 163840),
 )
-_TIERS = {"ieee": "float32", "tf32": "TF32", "bf16": "bfloat16"}
+_TIERS = ("ieee", "tf32", "bf16")
 _NAMES = ("eager", "compile", "strongest", "auto")
 
 
@@ -69,11 +70,11 @@ def _table(record: Record, pass_: str) -> str:
         "| --- | --- " + "| ---: " * 7 + "|",
     ]
     for B, D, N in _SIZES:
-        for tier, precision in _TIERS.items():
+        for tier in _TIERS:
             rows = [record.row(name, pass_, tier, B, N, D) for name in _NAMES]
             *others, own = (row.cold_ms if row and row.ok else None for row in rows)
             ratios = (f"{other / own:.2g}" if other and own else "–" for other in others)
-            cells = [f"{B}, {D}, {N}", precision, *map(_text, rows), *ratios]
+            cells = [f"{B}, {D}, {N}", TIER_NAMES[tier], *map(_text, rows), *ratios]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -84,10 +85,10 @@ def _wall_table(record: Record) -> str:
         "| --- | --- | --- " + "| ---: " * 4 + "|",
     ]
     B, D, N = CENTRES["small"]
-    for pass_, words in {"forward": "forward", "both": "both"}.items():
-        for tier, precision in _TIERS.items():
+    for pass_ in PASSES:
+        for tier in _TIERS:
             rows = (record.row(name, pass_, tier, B, N, D) for name in _NAMES)
-            cells = [f"{B}, {D}, {N}", words, precision, *map(_wall, rows)]
+            cells = [f"{B}, {D}, {N}", pass_, TIER_NAMES[tier], *map(_wall, rows)]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -7,9 +7,7 @@ from infonce_kernels.bench import counters, records
 from infonce_kernels.bench.counters import Kernel
 from infonce_kernels.bench.records import Record, Row
 from infonce_kernels.bench.sizes import CENTRES, Size
-
-_TIERS = {"ieee": "float32", "tf32": "TF32", "bf16": "bfloat16"}
-_PASSES = {"forward": "forward", "both": "forward and backward"}
+from infonce_kernels.bench.subjects import PASS_NAMES, TIER_NAMES
 
 
 @cache
@@ -37,7 +35,7 @@ def times(
     rows = [row(name, size, pass_, tier) for name in names]
     B, D, N = size
     lines = [
-        f"{record().stamp}: B={B}, D={D}, N={N}, {_TIERS[tier]}, {_PASSES[pass_]}",
+        f"{record().stamp}: B={B}, D={D}, N={N}, {TIER_NAMES[tier]}, {PASS_NAMES[pass_]}",
         f"{'milliseconds':14}{'GPU':>9}{'graph':>9}{'wall':>9}{'limit':>9}{'% of limit':>12}"
         f"{'x eager':>9}",
     ]
@@ -59,7 +57,7 @@ def peers(size: Size, pass_: str = "forward", tier: str = "bf16") -> str:
     found = record().select(kind="peer", pass_=pass_, tier=tier, B=B, D=D, N=N)
     rows = [row("eager", size, pass_, tier), row("auto", size, pass_, tier), *found]
     lines = [
-        f"{record().stamp}: B={B}, D={D}, N={N}, {_TIERS[tier]}, {_PASSES[pass_]}",
+        f"{record().stamp}: B={B}, D={D}, N={N}, {TIER_NAMES[tier]}, {PASS_NAMES[pass_]}",
         f"{'':28}{'ms':>8}{'MB':>8}",
     ]
     for one in rows:
