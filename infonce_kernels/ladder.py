@@ -67,45 +67,58 @@ def _rows(B: int, D: int) -> int:
     return FLOAT * 2 * B * D
 
 
-def _forward(launches: int, passes: int) -> Callable[[int, int, int], Cost]:
+def _forward(launches: int, passes: float) -> Callable[[int, int, int], Cost]:
     """A forward pass that carries a (B, N) matrix through memory `passes` times."""
 
     def cost(B: int, N: int, D: int) -> Cost:
-        moved = _operands(B, N, D) + _rows(B, D) + FLOAT * passes * B * N
+        moved = _operands(B, N, D) + _rows(B, D) + int(FLOAT * passes * B * N)
         return Cost(launches, 2 * B * N * D, moved)
 
     return cost
 
 
-def _backward(launches: int, passes: int, copies: float = 0.0) -> Callable[[int, int, int], Cost]:
+def _backward(launches: int, passes: float, copies: float = 0.0) -> Callable[[int, int, int], Cost]:
     """Two products, of the (B, N) gradient with either operand; each gradient is written once.
 
     copies: passes over the negatives besides.
     """
 
     def cost(B: int, N: int, D: int) -> Cost:
-        moved = 2 * _operands(B, N, D) + 2 * _rows(B, D) + FLOAT * passes * B * N
-        moved += int(FLOAT * copies * N * D)
+        moved = 2 * _operands(B, N, D) + 2 * _rows(B, D)
+        moved += int(FLOAT * (passes * B + copies * D) * N)
         return Cost(launches, 4 * B * N * D, moved)
 
     return cost
 
 
-# How often a (B, N) matrix passes through memory. Eager forward: written by the product; read and
-# written by cat, the division and log_softmax. Eager backward: written by nll_loss; two read and
-# one written by log_softmax; read and written by the division; read by each product. (v0 itself is
-# right where the original model is not, by operations that move more.)
+def eager_cost(pass_: str, B: int, N: int, D: int) -> Cost:
+    """The prediction for the original model in eager PyTorch, pass "forward" or "both".
+
+    The (B, N) matrix, forward: written by the product; read and written by cat, the division and
+    log_softmax. Backward: written by nll_loss; two read and one written by log_softmax; read and
+    written by the division; read by each product. Launches were counted by the profiler of torch
+    2.11 on an H200.
+    """
+    forward = _forward(18, 7)(B, N, D)
+    return forward + _backward(33, 8)(B, N, D) if pass_ == "both" else forward
+
+
+# How often a (B, N) matrix passes through memory.
+# v0 is right where the original model is not, by more operations. Forward: written by the product;
+# read and written by the division and the difference; by the log-sum-exp read for the maximum, read
+# and written by the difference and by exp, read for the sum. Backward: all this again; the logits
+# compared, replaced where infinite, their softmax replaced likewise, multiplied, divided; read by
+# each product; and a copy of the negatives. Its launches are PyTorch's operations, views left out.
 # v1 and v2 forward: written, read for the maximum, read for the sum; backward: read, its gradient
 # written and read twice. v3 repeats the maximum and the sum in backward: two reads more; and
 # PyTorch copies the negatives without infinities: abs reads and writes, the comparison reads and
-# writes a byte, where reads both and writes.
-# Launches of PyTorch's own operations were counted by the profiler of torch 2.11 on an H200.
+# writes a byte, where reads both and writes. PyTorch's launches in it were counted by ncu.
 LADDER = (
     Rung(
         "v0_reference",
         "the loss in PyTorch: what eager launches and moves",
-        _forward(18, 7),
-        _backward(33, 8),
+        _forward(52, 11),
+        _backward(93, 24.75, copies=5.5),
         tiers=("ieee", "tf32"),
         is_kernel=False,
     ),
